@@ -1,0 +1,40 @@
+# Every command builds the environment it needs in .venv, once.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+OUT ?= demo_output
+
+# Idle OpenMP threads must sleep, not spin: spinning starves whatever else runs on the machine.
+export OMP_WAIT_POLICY := PASSIVE
+export MPLBACKEND := Agg
+
+.PHONY: demo test lint docs bench clean
+
+demo: $(VENV)/.installed-plots
+	$(BIN)/python examples/demo.py --out $(OUT)
+
+test: export OMP_NUM_THREADS := 1
+test: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -n 2 --cov --cov-report=term
+
+lint: $(VENV)/.installed-lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+docs: $(VENV)/.installed-docs
+	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
+
+bench: $(VENV)/.installed-plots
+	$(BIN)/python -m benchmarks.overhead
+
+clean:
+	rm -rf $(VENV) $(OUT) docs/_build .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# One stamp per extra of setup.cfg: "make test" installs the package with [test], and so on.
+$(VENV)/.installed-%: setup.cfg pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[$*]"
+	touch $@

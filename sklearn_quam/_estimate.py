@@ -1,0 +1,117 @@
+"""Self-normalised weighted means, accumulated in a streaming way.
+
+A method hands over batches of sampled models with log weights, batch after batch; memory holds
+running sums only, so it does not grow with the number of samples.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def accumulation_dtype(device: torch.device) -> torch.dtype:
+    """Return the widest floating point type the device can add in.
+
+    Parameters
+    ----------
+    device : torch.device
+        Where the sums live.
+
+    Returns
+    -------
+    torch.dtype
+        float64, or float32 on devices that know no float64.
+    """
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+class WeightedMean:
+    """Weighted means of several statistics, one set of weights for each row.
+
+    Weights are given as logarithms of any scale: a running maximum keeps the sums finite, and
+    the normalisation happens when a mean is read.
+
+    Parameters
+    ----------
+    n_rows : int
+        Rows whose means are kept side by side.
+    device : torch.device
+        Where the sums live.
+    """
+
+    def __init__(self, n_rows: int, device: torch.device) -> None:
+        dtype = accumulation_dtype(device)
+        self._max = torch.full((n_rows,), -torch.inf, dtype=dtype, device=device)
+        self._weight = torch.zeros(n_rows, dtype=dtype, device=device)
+        self._squared_weight = torch.zeros_like(self._weight)
+        self._batch = self._decay = self._weight
+        self._sums: dict[str, Tensor] = {}
+        # For the standard error of a scalar statistic f: the sums of w^2 f and of w^2 f^2.
+        self._error_sums: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def add_weights(self, log_weights: Tensor) -> None:
+        """Begin a batch of samples; `add` then takes their statistics.
+
+        Parameters
+        ----------
+        log_weights : Tensor of shape (n_models, n_rows)
+            Logarithms of the unnormalised weights; -inf leaves a sample out.
+        """
+        log_weights = log_weights.to(self._max.dtype)
+        new_max = torch.maximum(self._max, log_weights.amax(dim=0))
+        # Rows without any weight so far keep the reference point at zero: -inf - -inf is NaN.
+        shift = torch.where(new_max == -torch.inf, 0.0, new_max)
+        self._batch = (log_weights - shift).exp()
+        self._decay = (self._max - shift).exp()
+        self._max = new_max
+        self._weight = self._decay * self._weight + self._batch.sum(dim=0)
+        self._squared_weight = self._decay**2 * self._squared_weight + (self._batch**2).sum(dim=0)
+
+    def add(self, name: str, value: Tensor, *, error: bool = False) -> None:
+        """Add a statistic of the current batch.
+
+        Parameters
+        ----------
+        name : str
+            What to call the statistic; to be added for every batch.
+        value : Tensor of shape (n_models, n_rows, ...)
+            Its values.
+        error : bool, default=False
+            Whether the standard error of its mean is wanted.
+        """
+        value = value.to(self._max.dtype)
+        self._sums[name] = _add(self._sums.get(name), self._decay, self._batch, value)
+        if error:
+            decay, weights = self._decay**2, self._batch**2
+            first, second = self._error_sums.get(name, (None, None))
+            self._error_sums[name] = (
+                _add(first, decay, weights, value),
+                _add(second, decay, weights, value**2),
+            )
+
+    def mean(self, name: str) -> Tensor:
+        """Return the weighted mean of a statistic, NaN for rows without any weight."""
+        total = self._sums[name]
+        return total / self._weight.reshape(-1, *[1] * (total.ndim - 1))
+
+    def standard_error(self, name: str) -> Tensor:
+        """Return the standard error of a weighted mean, from the spread of the samples."""
+        mean = self.mean(name)
+        first, second = self._error_sums[name]
+        spread = second - 2 * mean * first + mean**2 * self._squared_weight
+        return spread.clamp(min=0).sqrt() / self._weight
+
+    def effective_sample_size(self) -> Tensor:
+        """Return how many equally weighted samples would be worth as much (Kish)."""
+        return self._weight**2 / self._squared_weight
+
+
+def _add(total: Tensor | None, decay: Tensor, weights: Tensor, value: Tensor) -> Tensor:
+    """Return the running sum with a batch added; samples of weight zero count for nothing."""
+    extra = [1] * (value.ndim - weights.ndim)
+    weights = weights.reshape(*weights.shape, *extra)
+    added = torch.where(weights > 0, weights * value, 0.0).sum(dim=0)
+    if total is None:
+        return added
+    return decay.reshape(-1, *extra) * total + added

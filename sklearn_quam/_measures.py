@@ -1,0 +1,417 @@
+"""Uncertainty measures of categorical and Gaussian predictions.
+
+The *given* setting asks how far other plausible models disagree with the given one, the
+*expected* setting how far they disagree with their own average. Both split a total into an
+aleatoric and an epistemic part:
+
+=============  ================  ==========================  =================
+setting        aleatoric         epistemic                   total
+=============  ================  ==========================  =================
+``given``      H(p_w)            E[KL(p_w || p_w')]          E[CE(p_w, p_w')]
+``expected``   E[H(p_w')]        E[KL(p_w' || p_mean)]       H(p_mean)
+=============  ================  ==========================  =================
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ._estimate import WeightedMean, accumulation_dtype
+from ._likelihood import Gaussian
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MAX_MIXTURE_COMPONENTS = 128
+# Edges of the quadrature panels around every mixture component, in its standard deviations.
+_PANEL_EDGES = (-8.0, -3.0, -1.0, 1.0, 3.0, 8.0)
+_PANEL_NODES = 8
+
+
+class Uncertainty(NamedTuple):
+    """Aleatoric, epistemic and total uncertainty of each row.
+
+    Parameters
+    ----------
+    aleatoric : ndarray of shape (n_samples,)
+        Uncertainty of the outcome itself, which no better model removes.
+    epistemic : ndarray of shape (n_samples,)
+        Uncertainty about the model: how far plausible models disagree. Never negative.
+    total : ndarray of shape (n_samples,)
+        Sum of the two.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn_quam import Uncertainty
+    >>> u = Uncertainty(np.array([0.5]), np.array([0.25]), np.array([0.75]))
+    >>> u.to_frame(index=["first"])
+           aleatoric  epistemic  total
+    first        0.5       0.25   0.75
+    """
+
+    aleatoric: np.ndarray
+    epistemic: np.ndarray
+    total: np.ndarray
+
+    def to_frame(self, index: Any = None) -> pd.DataFrame:
+        """Return the three arrays as columns of a DataFrame.
+
+        Parameters
+        ----------
+        index : array-like of shape (n_samples,), default=None
+            Row labels, such as ``X.index``.
+
+        Returns
+        -------
+        pandas.DataFrame of shape (n_samples, 3)
+            One column for each part.
+        """
+        import pandas as pd
+
+        return pd.DataFrame(self._asdict(), index=index)
+
+
+class Diagnostics(NamedTuple):
+    """How an uncertainty estimate came about, row by row.
+
+    Parameters
+    ----------
+    standard_error : ndarray of shape (n_samples,)
+        Standard error of the epistemic uncertainty, from the spread of the sampled models.
+    effective_sample_size : ndarray of shape (n_samples,)
+        How many equally weighted models the sampled ones are worth.
+    rival : ndarray of shape (n_samples,), dtype object
+        What the most divergent plausible model says instead: a class label, or a direction in
+        regression; None where a method searches for none.
+    loss_increase : ndarray of shape (n_samples,)
+        What that model costs in mean loss on the training data; NaN where there is none.
+    feasible : ndarray of shape (n_samples,), dtype bool
+        Whether a model within the allowed loss increase was found.
+    n_steps : ndarray of shape (n_samples,), dtype int
+        Search steps spent on the row.
+    """
+
+    standard_error: np.ndarray
+    effective_sample_size: np.ndarray
+    rival: np.ndarray
+    loss_increase: np.ndarray
+    feasible: np.ndarray
+    n_steps: np.ndarray
+
+    def to_frame(self, index: Any = None) -> pd.DataFrame:
+        """Return the arrays as columns of a DataFrame.
+
+        Parameters
+        ----------
+        index : array-like of shape (n_samples,), default=None
+            Row labels, such as ``X.index``.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One column for each array.
+        """
+        import pandas as pd
+
+        return pd.DataFrame(self._asdict(), index=index)
+
+
+def categorical_entropy(log_proba: Tensor) -> Tensor:
+    """Return the entropy over the last axis, in nats; probabilities of zero count for nothing."""
+    proba = log_proba.exp()
+    return -torch.where(proba > 0, proba * log_proba, 0.0).sum(dim=-1)
+
+
+def categorical_kl(log_proba: Tensor, other: Tensor) -> Tensor:
+    """Return KL(p || q) over the last axis, in nats, from the log-probabilities of p and q."""
+    proba = log_proba.exp()
+    terms = torch.where(proba > 0, proba * (log_proba - other), 0.0)
+    return terms.sum(dim=-1).clamp(min=0)
+
+
+def gaussian_entropy(prediction: Gaussian) -> Tensor:
+    """Return the differential entropy, summed over the (independent) outputs."""
+    return 0.5 * (2 * math.pi * math.e * prediction.variance).log().sum(dim=-1)
+
+
+def gaussian_kl(prediction: Gaussian, other: Gaussian) -> Tensor:
+    """Return KL(p || q) of independent Gaussians, summed over the outputs."""
+    ratio = prediction.variance / other.variance
+    shift = (prediction.mean - other.mean) ** 2 / other.variance
+    # r - 1 - log r by log1p: exact near r = 1, where the three terms cancel.
+    excess = (ratio - 1) - torch.log1p(ratio - 1)
+    return 0.5 * (excess + shift).sum(dim=-1).clamp(min=0)
+
+
+def gaussian_mixture_entropy(
+    mean: Tensor, variance: Tensor, log_weights: Tensor, *, max_elements: int = 2**24
+) -> Tensor:
+    """Return the entropy of one-dimensional Gaussian mixtures by quadrature.
+
+    Every component contributes panel edges at its own scale, so that narrow and wide components
+    are resolved alike; Gauss-Legendre nodes are laid between neighbouring edges.
+
+    Parameters
+    ----------
+    mean, variance, log_weights : Tensor of shape (n_components, n_mixtures)
+        The components of each mixture; weights need not be normalised.
+    max_elements : int, default=2**24
+        Bounds the memory: largest number of density values held at once.
+
+    Returns
+    -------
+    Tensor of shape (n_mixtures,)
+        Entropies in nats.
+    """
+    n_components, n_mixtures = mean.shape
+    nodes, node_weights = np.polynomial.legendre.leggauss(_PANEL_NODES)
+    unit = torch.as_tensor((nodes + 1) / 2).to(mean)
+    unit_weights = torch.as_tensor(node_weights / 2).to(mean)
+    edges_of_one = torch.tensor(_PANEL_EDGES).to(mean)
+    n_nodes = n_components * len(_PANEL_EDGES) * _PANEL_NODES
+    rows = max(1, max_elements // (n_nodes * n_components))
+    entropies = []
+    for start in range(0, n_mixtures, rows):
+        part = slice(start, start + rows)
+        mu, scale = mean[:, part].T, variance[:, part].T.sqrt()
+        log_w = torch.log_softmax(log_weights[:, part].T, dim=-1)
+        edges = (mu[..., None] + scale[..., None] * edges_of_one).flatten(1).sort(dim=-1).values
+        width = edges.diff(dim=-1)
+        x = (edges[:, :-1, None] + width[..., None] * unit).flatten(1)
+        x_weights = (width[..., None] * unit_weights).flatten(1)
+        z = (x[:, :, None] - mu[:, None, :]) / scale[:, None, :]
+        log_parts = (log_w - scale.log() - 0.5 * math.log(2 * math.pi))[:, None, :] - 0.5 * z**2
+        log_density = torch.logsumexp(log_parts, dim=-1)
+        entropies.append(-(x_weights * log_density.exp() * log_density).sum(dim=-1))
+    return torch.cat(entropies)
+
+
+def merge_components(
+    mean: Tensor, variance: Tensor, log_weights: Tensor, limit: int = MAX_MIXTURE_COMPONENTS
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Halve the number of mixture components until there are at most ``limit``.
+
+    Neighbours in the order of their means are replaced by one component of the same weight,
+    mean and variance.
+
+    Parameters
+    ----------
+    mean, variance, log_weights : Tensor of shape (n_components, n_mixtures)
+        The components.
+    limit : int
+        Largest number of components to keep.
+
+    Returns
+    -------
+    tuple of Tensor
+        Means, variances and log weights of the remaining components.
+    """
+    while len(mean) > limit:
+        order = mean.argsort(dim=0)
+        mean, variance, log_weights = (
+            part.gather(0, order) for part in (mean, variance, log_weights)
+        )
+        last = [part[len(mean) // 2 * 2 :] for part in (mean, variance, log_weights)]
+        mean, variance, log_weights = (
+            part[: len(part) // 2 * 2].unflatten(0, (-1, 2))
+            for part in (mean, variance, log_weights)
+        )
+        pair_weights = torch.logsumexp(log_weights, dim=1)
+        finite = torch.where(pair_weights == -torch.inf, 0.0, pair_weights)
+        share = (log_weights - finite[:, None]).exp()
+        empty = pair_weights == -torch.inf
+        share = torch.where(empty[:, None], 0.5, share)
+        centre = (share * mean).sum(dim=1)
+        spread = (share * (variance + (mean - centre[:, None]) ** 2)).sum(dim=1)
+        mean = torch.cat([centre, last[0]])
+        variance = torch.cat([spread, last[1]])
+        log_weights = torch.cat([pair_weights, last[2]])
+    return mean, variance, log_weights
+
+
+class _Posterior:
+    """Weighted samples of models for some rows, as running sums."""
+
+    _error_of_setting: ClassVar[dict[str, str]] = {"given": "divergence", "expected": "spread"}
+
+    def __init__(self, n_rows: int, device: torch.device) -> None:
+        self._means = WeightedMean(n_rows, device)
+
+    def standard_error(self, setting: str) -> np.ndarray:
+        """Return the standard error of the epistemic uncertainty."""
+        return _to_numpy(self._means.standard_error(self._error_of_setting[setting]))
+
+    def effective_sample_size(self) -> np.ndarray:
+        """Return how many equally weighted samples the weighted ones are worth."""
+        return _to_numpy(self._means.effective_sample_size())
+
+
+class CategoricalPosterior(_Posterior):
+    """What weighted samples of models say about the classes of some rows.
+
+    Parameters
+    ----------
+    given : Tensor of shape (n_rows, n_classes)
+        Log-probabilities predicted by the given model.
+    """
+
+    def __init__(self, given: Tensor) -> None:
+        self._given = _normalised(given)
+        super().__init__(len(given), given.device)
+
+    def update(self, log_proba: Tensor, log_weights: Tensor | None = None) -> None:
+        """Add sampled models.
+
+        Parameters
+        ----------
+        log_proba : Tensor of shape (n_models, n_rows, n_classes)
+            Log-probabilities predicted by the sampled models.
+        log_weights : Tensor of shape (n_models, n_rows), default=None
+            Logarithms of their unnormalised weights; None weighs them all alike.
+        """
+        log_proba = _normalised(log_proba)
+        self._means.add_weights(_or_equal(log_weights, log_proba))
+        self._means.add("entropy", categorical_entropy(log_proba))
+        self._means.add("proba", log_proba.exp())
+        self._means.add("divergence", categorical_kl(self._given, log_proba), error=True)
+        # The spread around the mean needs the mean, which later samples still move: the
+        # standard error of the expected setting takes the mean of the samples so far.
+        mean = self._means.mean("proba").nan_to_num(1.0).log()
+        self._means.add("spread", categorical_kl(log_proba, mean), error=True)
+
+    def prediction(self, setting: str) -> Tensor:
+        """Return the log-probabilities of the setting's prediction, (n_rows, n_classes)."""
+        return self._given if setting == "given" else self._means.mean("proba").log()
+
+    def uncertainty(self, setting: str) -> Uncertainty:
+        """Return the measures of a setting."""
+        if setting == "given":
+            aleatoric = categorical_entropy(self._given)
+            return _additive(aleatoric, self._means.mean("divergence"))
+        aleatoric = self._means.mean("entropy")
+        total = categorical_entropy(self._means.mean("proba").log())
+        return _additive(aleatoric, total - aleatoric)
+
+
+class GaussianPosterior(_Posterior):
+    """What weighted samples of models say about the real-valued outputs of some rows.
+
+    Several outputs are treated as independent: entropies and variances are summed over them.
+
+    Parameters
+    ----------
+    given : Gaussian with tensors of shape (n_rows, n_outputs)
+        Prediction of the given model.
+    measure : {"entropy", "variance"}
+        Measures in nats, or the split of the variance in squared units of the target.
+    """
+
+    def __init__(self, given: Gaussian, measure: str = "entropy") -> None:
+        self._given = given.to(accumulation_dtype(given.mean.device))
+        self._measure = measure
+        super().__init__(len(given.mean), given.mean.device)
+        self._components: tuple[Tensor, Tensor, Tensor] | None = None
+
+    def update(self, prediction: Gaussian, log_weights: Tensor | None = None) -> None:
+        """Add sampled models.
+
+        Parameters
+        ----------
+        prediction : Gaussian with tensors of shape (n_models, n_rows, n_outputs)
+            Predictions of the sampled models.
+        log_weights : Tensor of shape (n_models, n_rows), default=None
+            Logarithms of their unnormalised weights; None weighs them all alike.
+        """
+        prediction = prediction.to(self._given.mean.dtype)
+        log_weights = _or_equal(log_weights, prediction.mean)
+        # Means are kept as distances from the given one: their variance does not cancel.
+        shift = prediction.mean - self._given.mean
+        if self._measure == "variance":
+            divergence = (shift**2).sum(dim=-1)
+        else:
+            divergence = gaussian_kl(self._given, prediction)
+        self._means.add_weights(log_weights)
+        self._means.add("entropy", gaussian_entropy(prediction))
+        self._means.add("shift", shift)
+        self._means.add("squared_shift", shift**2)
+        self._means.add("variance", prediction.variance)
+        self._means.add("divergence", divergence, error=True)
+        self._means.add("spread", self._spread(prediction), error=True)
+        if self._measure == "entropy":
+            self._keep_components(prediction, log_weights)
+
+    def _spread(self, prediction: Gaussian) -> Tensor:
+        """Return how far each sample is from the average prediction so far."""
+        average = self.prediction("expected")
+        if self._measure == "variance":
+            return ((prediction.mean - average.mean) ** 2).sum(dim=-1)
+        return gaussian_kl(prediction, average)
+
+    def _keep_components(self, prediction: Gaussian, log_weights: Tensor) -> None:
+        """Remember the mixture of predictions, a column for each row and output."""
+        n_outputs = prediction.mean.shape[-1]
+        new = (
+            prediction.mean.flatten(1),
+            prediction.variance.flatten(1),
+            log_weights.to(prediction.mean.dtype).repeat_interleave(n_outputs, dim=1),
+        )
+        if self._components is not None:
+            mean, variance, weights = zip(self._components, new, strict=True)
+            new = (torch.cat(mean), torch.cat(variance), torch.cat(weights))
+        self._components = merge_components(*new)
+
+    def prediction(self, setting: str) -> Gaussian:
+        """Return mean and variance of the setting's prediction, (n_rows, n_outputs)."""
+        if setting == "given":
+            return self._given
+        shift = self._means.mean("shift")
+        between = (self._means.mean("squared_shift") - shift**2).clamp(min=0)
+        return Gaussian(self._given.mean + shift, self._means.mean("variance") + between)
+
+    def uncertainty(self, setting: str) -> Uncertainty:
+        """Return the measures of a setting."""
+        if setting == "given":
+            if self._measure == "variance":
+                aleatoric = self._given.variance.sum(dim=-1)
+            else:
+                aleatoric = gaussian_entropy(self._given)
+            return _additive(aleatoric, self._means.mean("divergence"))
+        if self._measure == "variance":
+            aleatoric = self._means.mean("variance")
+            total = self.prediction("expected").variance
+            return _additive(aleatoric.sum(dim=-1), (total - aleatoric).sum(dim=-1))
+        aleatoric = self._means.mean("entropy")
+        return _additive(aleatoric, self._mixture_entropy() - aleatoric)
+
+    def _mixture_entropy(self) -> Tensor:
+        if self._components is None:
+            raise RuntimeError("No sampled models were added.")
+        if len(self._components[0]) == 1:
+            return self._means.mean("entropy")
+        entropies = gaussian_mixture_entropy(*self._components)
+        return entropies.reshape(self._given.mean.shape).sum(dim=-1)
+
+
+def _normalised(log_proba: Tensor) -> Tensor:
+    """Return log-probabilities in the accumulation type that sum to one there, too."""
+    return torch.log_softmax(log_proba.to(accumulation_dtype(log_proba.device)), dim=-1)
+
+
+def _or_equal(log_weights: Tensor | None, samples: Tensor) -> Tensor:
+    return samples.new_zeros(samples.shape[:2]) if log_weights is None else log_weights
+
+
+def _to_numpy(values: Tensor) -> np.ndarray:
+    return values.cpu().to(torch.float64).numpy()
+
+
+def _additive(aleatoric: Tensor, epistemic: Tensor) -> Uncertainty:
+    """Return the parts and their sum; rounding must not make the epistemic part negative."""
+    aleatoric_, epistemic_ = _to_numpy(aleatoric), _to_numpy(epistemic.clamp(min=0))
+    return Uncertainty(aleatoric_, epistemic_, aleatoric_ + epistemic_)

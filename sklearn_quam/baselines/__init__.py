@@ -1,0 +1,5 @@
+"""Methods to compare with, one file each."""
+
+from .reference import ReferenceClassifier, ReferenceRegressor
+
+__all__ = ["ReferenceClassifier", "ReferenceRegressor"]

@@ -1,0 +1,171 @@
+"""The given network alone: its entropy, and no epistemic uncertainty."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from .._classification import BaseUncertaintyClassifier
+from .._likelihood import Gaussian
+from .._regression import BaseUncertaintyRegressor
+
+
+class _OnlyTheGivenModel:
+    """Fills in the hook: the only plausible model is the given one."""
+
+    def _sample_models(self, inputs: Tensor, given: Any, posterior: Any) -> dict[str, np.ndarray]:  # noqa: ARG002
+        if isinstance(given, Gaussian):
+            posterior.update(Gaussian(given.mean[None], given.variance[None]))
+        else:
+            posterior.update(given[None])
+        return {}
+
+
+class ReferenceClassifier(_OnlyTheGivenModel, BaseUncertaintyClassifier):
+    """The given network alone, as a point of comparison.
+
+    Its aleatoric uncertainty is the entropy of the predicted probabilities, which is what most
+    people use today; the epistemic uncertainty is exactly zero, because no other model is
+    considered.
+
+    Parameters
+    ----------
+    estimator : estimator or torch.nn.Module, default=None
+        A fitted skorch net, a module, a fitted scikit-learn ``MLPClassifier`` or
+        ``LogisticRegression``, or a pipeline that ends in one of these: taken as it is, never
+        retrained and never changed. An unfitted one is cloned and trained by ``fit``. None
+        trains a small network.
+    link : {"logits", "log_probabilities", "probabilities", "binary_logit"}, default=None
+        What the network returns. None takes it from a skorch net's criterion, and means logits
+        for a plain module.
+    setting : {"given", "expected"}, default="given"
+        Whose prediction is judged. With a single model both are the same.
+    device : str or torch.device, default=None
+        Where to run; None stays where the network is.
+    random_state : int, RandomState instance or None, default=None
+        Seeds the training of an unfitted estimator.
+    verbose : int, default=0
+        Whether to show a progress bar.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        Labels.
+    estimator_ : estimator or torch.nn.Module
+        The fitted network.
+    reference_loss_ : float
+        Mean negative log-likelihood of the network on the training data.
+    n_features_in_ : int
+        Number of features seen by ``fit``.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the features, if X has any.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.neural_network import MLPClassifier
+    >>> from sklearn_quam import ReferenceClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> net = MLPClassifier(solver="lbfgs", max_iter=1000, random_state=0).fit(X, y)
+    >>> est = ReferenceClassifier(net).fit(X, y)
+    >>> est.predict_uncertainty(X[:2]).epistemic
+    array([0., 0.])
+    """
+
+    def __init__(
+        self,
+        estimator: Any = None,
+        *,
+        link: str | None = None,
+        setting: str = "given",
+        device: Any = None,
+        random_state: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.estimator = estimator
+        self.link = link
+        self.setting = setting
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+
+
+class ReferenceRegressor(_OnlyTheGivenModel, BaseUncertaintyRegressor):
+    """The given network alone, as a point of comparison.
+
+    Its aleatoric uncertainty is the entropy (or the variance) of the predicted Gaussian; the
+    epistemic uncertainty is exactly zero, because no other model is considered.
+
+    Parameters
+    ----------
+    estimator : estimator or torch.nn.Module, default=None
+        A fitted skorch net, a module, a fitted scikit-learn ``MLPRegressor``, ``Ridge`` or
+        ``LinearRegression``, or a pipeline that ends in one of these: taken as it is, never
+        retrained and never changed. An unfitted one is cloned and trained by ``fit``. None
+        trains a small network.
+    link : {"mean", "mean_variance", "mean_log_variance"}, default=None
+        What the network returns; two parts are a tuple, or the two halves of the columns. None
+        takes a tuple for mean and variance, anything else for the mean.
+    setting : {"given", "expected"}, default="given"
+        Whose prediction is judged. With a single model both are the same.
+    measure : {"entropy", "variance"}, default="entropy"
+        Entropies in nats, or variances in squared units of the target.
+    noise_variance : float or array-like of shape (n_outputs,), default=None
+        Variance around the mean, for networks that predict the mean only. None measures it by
+        the residuals.
+    device : str or torch.device, default=None
+        Where to run; None stays where the network is.
+    random_state : int, RandomState instance or None, default=None
+        Seeds the training of an unfitted estimator.
+    verbose : int, default=0
+        Whether to show a progress bar.
+
+    Attributes
+    ----------
+    estimator_ : estimator or torch.nn.Module
+        The fitted network.
+    n_outputs_ : int
+        Number of values predicted for a row.
+    noise_variance_ : ndarray of shape (n_outputs,)
+        Variance around the mean; only for networks that predict the mean only.
+    reference_loss_ : float
+        Mean negative log-likelihood of the network on the training data.
+    n_features_in_ : int
+        Number of features seen by ``fit``.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the features, if X has any.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.linear_model import LinearRegression
+    >>> from sklearn_quam import ReferenceRegressor
+    >>> X = np.array([[0.0], [1.0], [2.0], [3.0]])
+    >>> y = np.array([0.0, 1.5, 1.5, 3.0])
+    >>> est = ReferenceRegressor(LinearRegression().fit(X, y), measure="variance").fit(X, y)
+    >>> est.predict_uncertainty(X[:2]).total.round(4)
+    array([0.1125, 0.1125])
+    """
+
+    def __init__(
+        self,
+        estimator: Any = None,
+        *,
+        link: str | None = None,
+        setting: str = "given",
+        measure: str = "entropy",
+        noise_variance: Any = None,
+        device: Any = None,
+        random_state: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.estimator = estimator
+        self.link = link
+        self.setting = setting
+        self.measure = measure
+        self.noise_variance = noise_variance
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
