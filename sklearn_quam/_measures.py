@@ -95,6 +95,16 @@ class Diagnostics(NamedTuple):
         Whether a model within the allowed loss increase was found.
     n_steps : ndarray of shape (n_samples,), dtype int
         Search steps spent on the row.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn_quam import ReferenceClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> est = ReferenceClassifier(random_state=0).fit(X, y)
+    >>> u, diagnostics = est.predict_uncertainty(X[:2], return_diagnostics=True)
+    >>> diagnostics.effective_sample_size
+    array([1., 1.])
     """
 
     standard_error: np.ndarray

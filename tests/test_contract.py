@@ -1,0 +1,523 @@
+"""The public contract, one suite for every method: a new method joins by adding a line."""
+
+import copy
+import io
+import pickle
+
+import joblib
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn import config_context
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.frozen import FrozenEstimator
+from sklearn.model_selection import GridSearchCV, cross_validate
+from sklearn.neural_network import MLPClassifier, MLPRegressor
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import StandardScaler
+from skorch import NeuralNetClassifier, NeuralNetRegressor
+from torch import nn
+
+from sklearn_quam import (
+    Diagnostics,
+    ReferenceClassifier,
+    ReferenceRegressor,
+    Uncertainty,
+)
+
+# class -> arguments that keep the tests fast
+METHODS = {
+    ReferenceClassifier: {},
+    ReferenceRegressor: {},
+}
+
+DEVICES = ["cpu"]
+if torch.cuda.is_available():
+    DEVICES.append("cuda")
+if torch.backends.mps.is_available():
+    DEVICES.append("mps")
+
+N_FEATURES, N_CLASSES = 4, 3
+
+
+class FitCounter(NeuralNetClassifier):
+    """Counts how often it is trained, also in its clones."""
+
+    calls = 0
+
+    def fit(self, X, y, **fit_params):
+        type(self).calls += 1
+        return super().fit(X, y, **fit_params)
+
+
+def is_classifier(method):
+    return method._task == "classifier"
+
+
+def make_data(method, n_samples=40, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n_samples, N_FEATURES)).astype(np.float32)
+    score = X[:, 0] + 0.3 * rng.normal(size=n_samples)
+    if is_classifier(method):
+        return X, np.digitize(score, [-0.5, 0.5])
+    return X, score.astype(np.float32)
+
+
+def make_module(method, seed=0):
+    torch.manual_seed(seed)
+    width = N_CLASSES if is_classifier(method) else 1
+    return nn.Sequential(nn.Linear(N_FEATURES, 8), nn.Tanh(), nn.Linear(8, width))
+
+
+def make_sklearn_net(method):
+    kind = MLPClassifier if is_classifier(method) else MLPRegressor
+    return kind(hidden_layer_sizes=(8,), solver="lbfgs", max_iter=30, random_state=0)
+
+
+def make_skorch_net(method):
+    options = {"max_epochs": 2, "verbose": 0, "train_split": None}
+    if is_classifier(method):
+        return NeuralNetClassifier(make_module(method), criterion=nn.CrossEntropyLoss, **options)
+    return NeuralNetRegressor(make_module(method), **options)
+
+
+def make_estimator(method, estimator=None, **params):
+    network = make_module(method) if estimator is None else estimator
+    return method(network, **{**METHODS[method], "random_state": 0, **params})
+
+
+@pytest.fixture(params=METHODS, ids=lambda method: method.__name__)
+def method(request):
+    return request.param
+
+
+@pytest.fixture
+def fitted(method):
+    return make_estimator(method).fit(*make_data(method))
+
+
+@pytest.fixture
+def X_new(method):
+    return make_data(method, n_samples=7, seed=1)[0]
+
+
+def assert_same_uncertainty(first, second, **tolerance):
+    for a, b in zip(first, second, strict=True):
+        np.testing.assert_allclose(a, b, **{"rtol": 1e-5, "atol": 1e-6, **tolerance})
+
+
+@pytest.mark.parametrize("setting", ["given", "expected"])
+def test_three_float64_arrays_that_add_up(method, setting, X_new):
+    est = make_estimator(method, setting=setting).fit(*make_data(method))
+    u = est.predict_uncertainty(X_new)
+    assert isinstance(u, Uncertainty)
+    assert all(part.shape == (len(X_new),) and part.dtype == np.float64 for part in u)
+    np.testing.assert_allclose(u.total, u.aleatoric + u.epistemic, rtol=1e-12)
+    assert (u.epistemic >= 0).all()
+    assert np.isfinite(u.total).all()
+
+
+@pytest.mark.parametrize("setting", ["given", "expected"])
+def test_variance_measure_of_regressors(setting):
+    for method in METHODS:
+        if not is_classifier(method):
+            X, y = make_data(method)
+            est = make_estimator(method, setting=setting, measure="variance").fit(X, y)
+            u = est.predict_uncertainty(X)
+            assert (u.aleatoric > 0).all()
+            np.testing.assert_allclose(u.total, u.aleatoric + u.epistemic, rtol=1e-12)
+
+
+def test_frame_takes_the_index(fitted, X_new):
+    index = [f"row{i}" for i in range(len(X_new))]
+    u, diagnostics = fitted.predict_uncertainty(X_new, return_diagnostics=True)
+    frame = u.to_frame(index=index)
+    assert list(frame.columns) == ["aleatoric", "epistemic", "total"]
+    assert list(frame.index) == index
+    assert list(diagnostics.to_frame(index=index).index) == index
+
+
+def test_diagnostics_have_one_entry_a_row(fitted, X_new):
+    _, diagnostics = fitted.predict_uncertainty(X_new, return_diagnostics=True)
+    assert isinstance(diagnostics, Diagnostics)
+    assert all(len(column) == len(X_new) for column in diagnostics)
+    assert (diagnostics.standard_error >= 0).all()
+    assert (diagnostics.effective_sample_size >= 1 - 1e-9).all()
+
+
+def test_score_samples_is_minus_the_epistemic_uncertainty(fitted, X_new):
+    epistemic = fitted.predict_uncertainty(X_new).epistemic
+    np.testing.assert_array_equal(fitted.score_samples(X_new), -epistemic)
+
+
+@pytest.mark.parametrize("setting", ["given", "expected"])
+def test_predict_returns_the_uncertainty_on_request(method, setting, X_new):
+    est = make_estimator(method, setting=setting).fit(*make_data(method))
+    prediction, u = est.predict(X_new, return_uncertainty=True)
+    np.testing.assert_allclose(_numbers(prediction), _numbers(est.predict(X_new)), rtol=1e-5)
+    assert_same_uncertainty(u, est.predict_uncertainty(X_new))
+
+
+def _numbers(prediction):
+    return np.asarray(prediction, dtype=float)
+
+
+def test_given_setting_predicts_like_the_given_network(method, fitted, X_new):
+    with torch.no_grad():
+        output = make_module(method)(torch.tensor(X_new))
+    if is_classifier(method):
+        expected = output.softmax(dim=1).numpy()
+        np.testing.assert_allclose(fitted.predict_proba(X_new), expected, rtol=1e-5)
+        np.testing.assert_array_equal(fitted.predict(X_new), expected.argmax(axis=1))
+    else:
+        np.testing.assert_allclose(fitted.predict(X_new), output[:, 0].numpy(), rtol=1e-5)
+
+
+def test_works_as_the_last_step_of_a_pipeline(method, X_new):
+    X, y = make_data(method)
+    scaler = StandardScaler().fit(X)
+    pipe = make_pipeline(StandardScaler(), make_estimator(method)).fit(X, y)
+    alone = make_estimator(method).fit(scaler.transform(X), y)
+    u = alone.predict_uncertainty(scaler.transform(X_new))
+    np.testing.assert_allclose(pipe.score_samples(X_new), -u.epistemic, rtol=1e-5)
+    prediction, through_pipe = pipe.predict(X_new, return_uncertainty=True)
+    assert_same_uncertainty(through_pipe, u)
+    assert len(prediction) == len(X_new)
+
+
+def test_wraps_a_pipeline(method, X_new):
+    X, y = make_data(method)
+    scaler = StandardScaler().fit(X)
+    inside = make_estimator(method, Pipeline([("scale", scaler), ("net", make_module(method))]))
+    alone = make_estimator(method).fit(scaler.transform(X), y)
+    assert_same_uncertainty(
+        inside.fit(X, y).predict_uncertainty(X_new),
+        alone.predict_uncertainty(scaler.transform(X_new)),
+    )
+
+
+def test_string_labels(method, X_new):
+    if not is_classifier(method):
+        return
+    X, y = make_data(method)
+    names = np.array(["ant", "bee", "cat"])
+    est = make_estimator(method).fit(X, names[y])
+    np.testing.assert_array_equal(est.classes_, names)
+    integers = make_estimator(method).fit(X, y)
+    np.testing.assert_array_equal(est.predict(X_new), names[integers.predict(X_new)])
+    assert_same_uncertainty(est.predict_uncertainty(X_new), integers.predict_uncertainty(X_new))
+
+
+def test_data_frames_bring_feature_names(method, fitted, X_new):
+    X, y = make_data(method)
+    columns = [f"x{i}" for i in range(N_FEATURES)]
+    est = make_estimator(method).fit(pd.DataFrame(X, columns=columns), y)
+    np.testing.assert_array_equal(est.feature_names_in_, columns)
+    frame = pd.DataFrame(X_new, columns=columns)
+    assert_same_uncertainty(est.predict_uncertainty(frame), fitted.predict_uncertainty(X_new))
+    with pytest.raises(ValueError, match="feature names"):
+        est.predict_uncertainty(frame[columns[::-1]])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_tensors(method, dtype, X_new):
+    X, y = make_data(method)
+    X = torch.tensor(X).to(torch.bfloat16)
+    est = make_estimator(method).fit(X.to(dtype), torch.tensor(y))
+    expected = make_estimator(method).fit(X.float().numpy(), y)
+    X_new = torch.tensor(X_new).to(torch.bfloat16)
+    assert_same_uncertainty(
+        est.predict_uncertainty(X_new.to(dtype, copy=True).requires_grad_()),
+        expected.predict_uncertainty(X_new.float().numpy()),
+    )
+
+
+def test_arrays_of_images(method):
+    X, y = make_data(method)
+    images = X.reshape(-1, 1, 2, 2)
+    network = nn.Sequential(nn.Flatten(), make_module(method))
+    est = make_estimator(method, network).fit(images, y)
+    flat = make_estimator(method).fit(X, y)
+    assert_same_uncertainty(est.predict_uncertainty(images), flat.predict_uncertainty(X))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_runs_on_every_device(method, device, fitted, X_new):
+    est = make_estimator(method, device=device).fit(*make_data(method))
+    assert_same_uncertainty(
+        est.predict_uncertainty(X_new), fitted.predict_uncertainty(X_new), rtol=1e-3, atol=1e-4
+    )
+
+
+@settings(deadline=None, max_examples=10)
+@given(rows=st.lists(st.integers(0, 11), min_size=1, max_size=12), data=st.data())
+def test_a_row_does_not_depend_on_the_others(rows, data):
+    method = data.draw(st.sampled_from(list(METHODS)))
+    setting = data.draw(st.sampled_from(["given", "expected"]))
+    X, y = make_data(method)
+    est = make_estimator(method, setting=setting).fit(X, y)
+    together = est.predict_uncertainty(X[:12])
+    picked = est.predict_uncertainty(X[rows])
+    assert_same_uncertainty(picked, [part[rows] for part in together])
+
+
+def test_same_random_state_same_answer(method, X_new):
+    first, second = (
+        make_estimator(method, random_state=3).fit(*make_data(method)) for _ in range(2)
+    )
+    assert_same_uncertainty(
+        first.predict_uncertainty(X_new), second.predict_uncertainty(X_new), rtol=0, atol=0
+    )
+    assert_same_uncertainty(
+        first.predict_uncertainty(X_new), first.predict_uncertainty(X_new), rtol=0, atol=0
+    )
+
+
+def test_global_random_state_is_left_alone(method, X_new):
+    X, y = make_data(method)
+    network = make_module(method)
+    torch_state, numpy_state = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+    make_estimator(method, network).fit(X, y).predict_uncertainty(X_new)
+    assert torch.equal(torch_state, torch.get_rng_state())
+    np.testing.assert_array_equal(numpy_state, np.random.get_state()[1])  # noqa: NPY002
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_the_given_module_is_untouched(method, mode, X_new):
+    module = make_module(method)
+    getattr(module, mode)()
+    module[0].weight.requires_grad_(False)
+    module[2].weight.grad = torch.ones_like(module[2].weight)
+    before = copy.deepcopy(module)
+    est = make_estimator(method, module).fit(*make_data(method))
+    est.predict_uncertainty(X_new)
+    assert_same_module(module, before)
+    assert torch.equal(module[2].weight.grad, torch.ones_like(module[2].weight))
+    assert module[0].weight.grad is None
+
+
+def assert_same_module(module, before):
+    for (name, new), (_, old) in zip(
+        module.state_dict(keep_vars=True).items(),
+        before.state_dict(keep_vars=True).items(),
+        strict=True,
+    ):
+        assert torch.equal(new, old), name
+        assert new.requires_grad == old.requires_grad, name
+        assert (new.device, new.dtype) == (old.device, old.dtype), name
+    assert [m.training for m in module.modules()] == [m.training for m in before.modules()]
+
+
+@pytest.mark.parametrize("make_net", [make_skorch_net, make_sklearn_net])
+def test_clone_keeps_a_given_network(method, make_net, fitted, X_new):
+    X, y = make_data(method)
+    target = y if is_classifier(method) else y.reshape(-1, 1)
+    net = make_net(method).fit(X, target if make_net is make_skorch_net else y)
+    est = make_estimator(method, net)
+    duplicate = clone(est)
+    assert duplicate is not est
+    assert duplicate.estimator is net
+    assert_same_uncertainty(
+        duplicate.fit(X, y).predict_uncertainty(X_new), est.fit(X, y).predict_uncertainty(X_new)
+    )
+
+
+def test_clone_forgets_the_fit_and_keeps_the_module(method, fitted, X_new):
+    duplicate = clone(fitted)
+    assert duplicate.estimator is fitted.estimator
+    with pytest.raises(NotFittedError):
+        duplicate.predict_uncertainty(X_new)
+
+
+def test_clone_copies_an_unfitted_network(method):
+    est = make_estimator(method, make_sklearn_net(method))
+    assert clone(est).estimator is not est.estimator
+
+
+def test_grid_search_trains_a_given_network_never(method):
+    if not is_classifier(method):
+        return
+    X, y = make_data(method)
+    FitCounter.calls = 0
+    net = FitCounter(
+        make_module(method), criterion=nn.CrossEntropyLoss, max_epochs=1, verbose=0
+    ).fit(X, y.astype(np.int64))
+    weights = copy.deepcopy(net.module_.state_dict())
+    search = GridSearchCV(make_estimator(method, net), {"setting": ["given", "expected"]}, cv=2)
+    search.fit(X, y).best_estimator_.predict_uncertainty(X)
+    assert FitCounter.calls == 1
+    assert all(torch.equal(weights[k], v) for k, v in net.module_.state_dict().items())
+
+
+def test_grid_search_tunes_an_unfitted_network(method):
+    X, y = make_data(method)
+    est = make_estimator(method, make_sklearn_net(method))
+    search = GridSearchCV(est, {"estimator__alpha": [1e-4, 1.0]}, cv=2).fit(X, y)
+    assert search.best_params_["estimator__alpha"] in (1e-4, 1.0)
+    assert not hasattr(est.estimator, "coefs_")
+
+
+def test_parameters_of_a_given_network_cannot_be_set(method):
+    net = make_sklearn_net(method).fit(*make_data(method))
+    for estimator in (net, FrozenEstimator(net)):
+        est = make_estimator(method, estimator)
+        assert not [name for name in est.get_params() if name.startswith("estimator__")]
+        with pytest.raises(ValueError, match="already fitted"):
+            est.set_params(estimator__alpha=1.0)
+
+
+def test_cross_validate(method):
+    X, y = make_data(method)
+    scores = cross_validate(make_estimator(method), X, y, cv=2)["test_score"]
+    assert np.isfinite(scores).all()
+
+
+@pytest.mark.parametrize("how", ["pickle", "joblib", "deepcopy"])
+def test_fitted_estimators_can_be_stored(fitted, how, X_new):
+    if how == "pickle":
+        restored = pickle.loads(pickle.dumps(fitted))
+    elif how == "joblib":
+        stream = io.BytesIO()
+        joblib.dump(fitted, stream)
+        stream.seek(0)
+        restored = joblib.load(stream)
+    else:
+        restored = copy.deepcopy(fitted)
+    assert_same_uncertainty(
+        restored.predict_uncertainty(X_new), fitted.predict_uncertainty(X_new), rtol=0, atol=0
+    )
+
+
+@pytest.mark.parametrize("kind", ["module", "skorch", "none", "pipeline"])
+def test_html_representation(method, kind):
+    X, y = make_data(method)
+    network = {
+        "module": make_module(method),
+        "skorch": make_skorch_net(method),
+        "none": None,
+        "pipeline": make_pipeline(StandardScaler(), make_sklearn_net(method)).fit(X, y),
+    }[kind]
+    est = method(network, **METHODS[method])
+    assert method.__name__ in est._repr_html_()
+    assert method.__name__ in repr(est)
+
+
+def test_sample_weight_reaches_the_wrapped_estimator(method):
+    X, y = make_data(method)
+    weight = np.linspace(0.1, 3, len(y))
+    est = make_estimator(method, make_sklearn_net(method)).fit(X, y, sample_weight=weight)
+    net = make_sklearn_net(method).fit(X, y, sample_weight=weight)
+    np.testing.assert_array_equal(est.estimator_.coefs_[0], net.coefs_[0])
+    with config_context(enable_metadata_routing=True):
+        asked = make_estimator(method, make_sklearn_net(method).set_fit_request(sample_weight=True))
+        asked.fit(X, y, sample_weight=weight)
+    np.testing.assert_array_equal(asked.estimator_.coefs_[0], net.coefs_[0])
+
+
+def test_sample_weight_reaches_the_last_step_of_a_wrapped_pipeline(method):
+    X, y = make_data(method)
+    weight = np.linspace(0.1, 3, len(y))
+    pipe = make_pipeline(StandardScaler(), make_sklearn_net(method))
+    est = make_estimator(method, pipe).fit(X, y, sample_weight=weight)
+    net = make_sklearn_net(method).fit(StandardScaler().fit_transform(X), y, sample_weight=weight)
+    np.testing.assert_array_equal(est.estimator_[-1].coefs_[0], net.coefs_[0])
+
+
+def test_sample_weight_counts_in_the_reference_loss(method):
+    X, y = make_data(method)
+    weight = np.r_[np.ones(10), np.zeros(len(y) - 10)]
+    params = {} if is_classifier(method) else {"noise_variance": 0.5}
+    weighted = make_estimator(method, **params).fit(X, y, sample_weight=weight)
+    y_part = y[:10]
+    if is_classifier(method):
+        # every class must occur, or the network's columns cannot be named
+        assert set(y_part) <= set(range(N_CLASSES))
+    part = make_estimator(method, **params).fit(X[:10], y_part)
+    assert weighted.reference_loss_ == pytest.approx(part.reference_loss_, rel=1e-5)
+
+
+def test_sample_weight_that_cannot_be_passed_on_is_an_error(method):
+    X, y = make_data(method)
+    with pytest.raises(ValueError, match="takes no sample_weight"):
+        make_estimator(method, make_skorch_net(method)).fit(X, y, sample_weight=np.ones(len(y)))
+
+
+def test_fit_arguments_of_a_given_network_are_an_error(method):
+    X, y = make_data(method)
+    with pytest.raises(TypeError, match="not trained again"):
+        make_estimator(method).fit(X, y, epochs=3)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_bad_values_are_refused(method, fitted, bad, X_new):
+    X, y = make_data(method)
+    X_new[2, 1] = bad
+    with pytest.raises(ValueError, match=r"NaN|infinity"):
+        fitted.predict_uncertainty(X_new)
+    X[0, 0] = bad
+    with pytest.raises(ValueError, match=r"NaN|infinity"):
+        make_estimator(method).fit(X, y)
+
+
+def test_values_beyond_the_networks_precision_are_refused(fitted, X_new):
+    with pytest.raises(ValueError, match="too large for the network"):
+        fitted.predict_uncertainty(X_new.astype(np.float64) * 1e300)
+
+
+def test_wrong_width_is_refused(fitted, X_new):
+    with pytest.raises(ValueError, match="features"):
+        fitted.predict_uncertainty(X_new[:, :2])
+
+
+def test_text_is_refused(fitted):
+    with pytest.raises(ValueError, match=r"could not convert|dtype='numeric'"):
+        fitted.predict_uncertainty(np.array([["a"] * N_FEATURES]))
+
+
+def test_unfitted_is_refused(method, X_new):
+    with pytest.raises(NotFittedError):
+        make_estimator(method).predict_uncertainty(X_new)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("setting", "other"), ("link", "sigmoid"), ("verbose", "loud")]
+)
+def test_unknown_options_are_refused(method, name, value):
+    with pytest.raises(ValueError, match=name):
+        make_estimator(method, **{name: value}).fit(*make_data(method))
+
+
+def test_progress_bar(method, X_new, capsys):
+    est = make_estimator(method, verbose=1).fit(*make_data(method))
+    est.predict_uncertainty(X_new)
+    assert f"{len(X_new)}/{len(X_new)}" in capsys.readouterr().err
+    est.set_params(verbose=0).predict_uncertainty(X_new)
+    assert not capsys.readouterr().err
+
+
+def test_multi_output_regression():
+    for method in METHODS:
+        if not is_classifier(method):
+            X, y = make_data(method)
+            targets = np.c_[y, -2 * y]
+            torch.manual_seed(0)
+            est = make_estimator(method, nn.Linear(N_FEATURES, 2)).fit(X, targets)
+            assert est.predict(X).shape == targets.shape
+            assert est.noise_variance_.shape == (2,)
+            u = est.predict_uncertainty(X)
+            np.testing.assert_allclose(u.total, u.aleatoric + u.epistemic, rtol=1e-12)
+
+
+def test_noise_variance_from_validation_data():
+    for method in METHODS:
+        if not is_classifier(method):
+            X, y = make_data(method)
+            est = make_estimator(method, nn.Linear(N_FEATURES, 1)).fit(
+                X[:20], y[:20], X_val=X[20:], y_val=y[20:]
+            )
+            residuals = y[20:] - est.predict(X[20:])
+            np.testing.assert_allclose(est.noise_variance_, np.mean(residuals**2), rtol=1e-5)
