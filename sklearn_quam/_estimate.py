@@ -114,4 +114,5 @@ def _add(total: Tensor | None, decay: Tensor, weights: Tensor, value: Tensor) ->
     added = torch.where(weights > 0, weights * value, 0.0).sum(dim=0)
     if total is None:
         return added
-    return decay.reshape(-1, *extra) * total + added
+    decay = decay.reshape(-1, *extra)
+    return torch.where(decay > 0, decay * total, 0.0) + added

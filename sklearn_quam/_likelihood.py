@@ -154,9 +154,9 @@ class GaussianLikelihood:
                 )
             _checked_columns(output)
             return
+        for part in output[:2] if isinstance(output, (tuple, list)) else (output,):
+            _checked_columns(part)
         mean, variance = _two_parts(output)
-        _checked_columns(mean)
-        _checked_columns(variance)
         if mean.shape != variance.shape:
             raise InvalidOutputError(
                 f"The network returns means of shape {tuple(mean.shape)} and variances of shape "

@@ -27,7 +27,7 @@ from ._likelihood import Gaussian
 if TYPE_CHECKING:
     import pandas as pd
 
-MAX_MIXTURE_COMPONENTS = 128
+MAX_MIXTURE_COMPONENTS = 64
 # Edges of the quadrature panels around every mixture component, in its standard deviations.
 _PANEL_EDGES = (-8.0, -3.0, -1.0, 1.0, 3.0, 8.0)
 _PANEL_NODES = 8
@@ -154,8 +154,7 @@ def gaussian_kl(prediction: Gaussian, other: Gaussian) -> Tensor:
     """Return KL(p || q) of independent Gaussians, summed over the outputs."""
     ratio = prediction.variance / other.variance
     shift = (prediction.mean - other.mean) ** 2 / other.variance
-    # r - 1 - log r by log1p: exact near r = 1, where the three terms cancel.
-    excess = (ratio - 1) - torch.log1p(ratio - 1)
+    excess = (ratio - 1) - ratio.log()
     return 0.5 * (excess + shift).sum(dim=-1).clamp(min=0)
 
 
@@ -205,10 +204,10 @@ def gaussian_mixture_entropy(
 def merge_components(
     mean: Tensor, variance: Tensor, log_weights: Tensor, limit: int = MAX_MIXTURE_COMPONENTS
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Halve the number of mixture components until there are at most ``limit``.
+    """Merge mixture components until there are at most ``limit``.
 
-    Neighbours in the order of their means are replaced by one component of the same weight,
-    mean and variance.
+    Neighbours of similar scale and mean are replaced by one component of the same weight, mean
+    and variance, those first that change the density the least.
 
     Parameters
     ----------
@@ -223,25 +222,38 @@ def merge_components(
         Means, variances and log weights of the remaining components.
     """
     while len(mean) > limit:
-        order = mean.argsort(dim=0)
-        mean, variance, log_weights = (
-            part.gather(0, order) for part in (mean, variance, log_weights)
-        )
-        last = [part[len(mean) // 2 * 2 :] for part in (mean, variance, log_weights)]
-        mean, variance, log_weights = (
-            part[: len(part) // 2 * 2].unflatten(0, (-1, 2))
-            for part in (mean, variance, log_weights)
-        )
-        pair_weights = torch.logsumexp(log_weights, dim=1)
-        finite = torch.where(pair_weights == -torch.inf, 0.0, pair_weights)
-        share = (log_weights - finite[:, None]).exp()
-        empty = pair_weights == -torch.inf
-        share = torch.where(empty[:, None], 0.5, share)
-        centre = (share * mean).sum(dim=1)
-        spread = (share * (variance + (mean - centre[:, None]) ** 2)).sum(dim=1)
-        mean = torch.cat([centre, last[0]])
-        variance = torch.cat([spread, last[1]])
-        log_weights = torch.cat([pair_weights, last[2]])
+        mean, variance, log_weights = _merge_some(mean, variance, log_weights, limit)
+    return mean, variance, log_weights
+
+
+def _merge_some(
+    mean: Tensor, variance: Tensor, log_weights: Tensor, limit: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Merge the cheapest pairs of neighbours, at most half of all pairs."""
+    parts = [mean, variance, log_weights]
+    for key in (0, 1):  # by mean within a power of two of the variance
+        values = parts[1].log2().floor() if key else parts[0]
+        order = values.argsort(dim=0, stable=True)
+        parts = [part.gather(0, order) for part in parts]
+    n_pairs = len(mean) // 2
+    first, second = slice(0, 2 * n_pairs, 2), slice(1, 2 * n_pairs, 2)
+    mean, variance, log_weights = (part[: 2 * n_pairs].unflatten(0, (-1, 2)) for part in parts)
+    pair_weights = torch.logsumexp(log_weights, dim=1)
+    empty = (pair_weights == -torch.inf)[:, None]
+    share = torch.where(empty, 0.5, (log_weights - pair_weights[:, None]).exp())
+    centre = (share * mean).sum(dim=1)
+    spread = (share * (variance + (mean - centre[:, None]) ** 2)).sum(dim=1)
+    weight = (pair_weights - pair_weights.amax(dim=0).nan_to_num(neginf=0.0)).exp()
+    cost = weight * (spread.log() - (share * variance.log()).sum(dim=1))
+    n_merged = min(len(parts[0]) - limit, max(1, n_pairs // 2))
+    merged = torch.zeros_like(cost, dtype=torch.bool)
+    merged.scatter_(0, cost.argsort(dim=0)[:n_merged], True)
+    for part, new in zip(parts, (centre, spread, pair_weights), strict=True):
+        part[first] = torch.where(merged, new, part[first])
+    dropped = torch.zeros_like(parts[0], dtype=torch.uint8)
+    dropped[second] = merged.to(torch.uint8)
+    kept = dropped.argsort(dim=0, stable=True)[: len(dropped) - n_merged]
+    mean, variance, log_weights = (part.gather(0, kept) for part in parts)
     return mean, variance, log_weights
 
 
@@ -292,7 +304,8 @@ class CategoricalPosterior(_Posterior):
         self._means.add("divergence", categorical_kl(self._given, log_proba), error=True)
         # The spread around the mean needs the mean, which later samples still move: the
         # standard error of the expected setting takes the mean of the samples so far.
-        mean = self._means.mean("proba").nan_to_num(1.0).log()
+        mean = self._means.mean("proba").nan_to_num(1.0)
+        mean = mean.clamp(min=torch.finfo(mean.dtype).tiny).log()
         self._means.add("spread", categorical_kl(log_proba, mean), error=True)
 
     def prediction(self, setting: str) -> Tensor:
@@ -366,9 +379,10 @@ class GaussianPosterior(_Posterior):
     def _keep_components(self, prediction: Gaussian, log_weights: Tensor) -> None:
         """Remember the mixture of predictions, a column for each row and output."""
         n_outputs = prediction.mean.shape[-1]
+        left_out = (log_weights == -torch.inf)[..., None]
         new = (
-            prediction.mean.flatten(1),
-            prediction.variance.flatten(1),
+            torch.where(left_out, self._given.mean, prediction.mean).flatten(1),
+            torch.where(left_out, self._given.variance, prediction.variance).flatten(1),
             log_weights.to(prediction.mean.dtype).repeat_interleave(n_outputs, dim=1),
         )
         if self._components is not None:
@@ -400,8 +414,7 @@ class GaussianPosterior(_Posterior):
         return _additive(aleatoric, self._mixture_entropy() - aleatoric)
 
     def _mixture_entropy(self) -> Tensor:
-        if self._components is None:
-            raise RuntimeError("No sampled models were added.")
+        assert self._components is not None
         if len(self._components[0]) == 1:
             return self._means.mean("entropy")
         entropies = gaussian_mixture_entropy(*self._components)

@@ -1,0 +1,257 @@
+"""Which parameters a search may change.
+
+`choose_parameters` turns what a user says ("last_layer", "bias", a glob, LoRA(...), ...) into the
+free tensors, their starting values, and a function from those to weights of the module.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+_NORMALISATION = (
+    nn.modules.batchnorm._NormBase,
+    nn.LayerNorm,
+    nn.GroupNorm,
+    nn.LocalResponseNorm,
+    nn.RMSNorm,
+)
+_LOW_RANK = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+@dataclass(frozen=True)
+class LoRA:
+    """Low-rank updates of linear and convolutional layers.
+
+    The weight matrix W of a layer becomes W + alpha / rank * B A; only the factors B and A are
+    searched, and B starts at zero, so that the search starts at the given network.
+
+    Parameters
+    ----------
+    rank : int, default=4
+        Rank of the update of each layer.
+    alpha : float, default=None
+        Scale of the update; None takes the rank, a scale of one.
+    layers : str or list of str, default="*"
+        Names or globs of the layers to update.
+
+    Examples
+    --------
+    >>> from sklearn_quam import LoRA
+    >>> LoRA(rank=2, layers="head*")
+    LoRA(rank=2, alpha=None, layers='head*')
+    """
+
+    rank: int = 4
+    alpha: float | None = None
+    layers: str | list[str] = "*"
+
+
+@dataclass(frozen=True)
+class FreeParameters:
+    """The tensors a search may change.
+
+    Parameters
+    ----------
+    names : tuple of str
+        Parameters of the module that change with them.
+    start : dict of Tensor
+        The free tensors at the given network.
+    updates : dict
+        For low-rank updates: the weight to add the product of two free tensors to, and a scale.
+    """
+
+    names: tuple[str, ...]
+    start: dict[str, Tensor]
+    updates: dict[str, tuple[Tensor, float]] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """Number of values that are searched."""
+        return sum(tensor.numel() for tensor in self.start.values())
+
+    def weights(self, free: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Return parameters of the module, by name.
+
+        Parameters
+        ----------
+        free : dict of Tensor
+            Values of the free tensors, with any further axes in front.
+
+        Returns
+        -------
+        dict of Tensor
+            Parameters, with the same axes in front.
+        """
+        if not self.updates:
+            return free
+        weights = {}
+        for name, (given, scale) in self.updates.items():
+            change = free[f"{name}.B"] @ free[f"{name}.A"]
+            weights[name] = given + scale * change.unflatten(-1, given.shape[1:])
+        return weights
+
+
+def choose_parameters(
+    module: nn.Module, parameters: Any, order: Iterable[str], seed: int = 0
+) -> FreeParameters:
+    """Return the free parameters a user asks for.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        The network.
+    parameters : str, int, list of str, callable or LoRA
+        What the user said.
+    order : iterable of str
+        Names of the submodules in the order in which a forward pass finishes them.
+    seed : int, default=0
+        Seeds the factors of low-rank updates.
+
+    Returns
+    -------
+    FreeParameters
+        What is to be searched.
+    """
+    if parameters == "lora":
+        parameters = LoRA()
+    if isinstance(parameters, LoRA):
+        return _low_rank(module, parameters, seed)
+    named = {name: p for name, p in module.named_parameters() if p.is_floating_point()}
+    if not named:
+        raise ValueError("The network has no parameters that could be searched.")
+    names = _names(module, parameters, named, list(order))
+    if not names:
+        raise ValueError(f"parameters={parameters!r} selects none of the network's parameters.")
+    return FreeParameters(tuple(names), {name: named[name].detach() for name in names})
+
+
+def execution_order(module: nn.Module, run: Callable[[], Any]) -> list[str]:
+    """Return the names of submodules in the order in which a forward pass finishes them.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        The network.
+    run : callable
+        Runs a forward pass.
+
+    Returns
+    -------
+    list of str
+        Names; the last call counts where a submodule is used twice.
+    """
+    finished: dict[str, None] = {}
+
+    def note(name: str) -> Callable[..., None]:
+        def hook(*_: Any) -> None:
+            finished.pop(name, None)
+            finished[name] = None
+
+        return hook
+
+    handles = [part.register_forward_hook(note(name)) for name, part in module.named_modules()]
+    try:
+        run()
+    finally:
+        for handle in handles:
+            handle.remove()
+    return list(finished)
+
+
+def _names(
+    module: nn.Module, parameters: Any, named: dict[str, nn.Parameter], order: list[str]
+) -> list[str]:
+    """Return the selected names, in the module's order; tied parameters are one."""
+    if isinstance(parameters, bool) or parameters is None:
+        raise TypeError(f"parameters={parameters!r} is not understood.")
+    if parameters == "all":
+        return list(named)
+    if parameters == "last_layer":
+        return _last_layers(module, 1, named, order)
+    if isinstance(parameters, int):
+        return _last_layers(module, parameters, named, order)
+    if parameters == "bias":
+        return [name for name in named if name.split(".")[-1] == "bias"]
+    if parameters == "norm":
+        chosen = {
+            id(p)
+            for part in module.modules()
+            if isinstance(part, _NORMALISATION)
+            for p in part.parameters(recurse=False)
+        }
+        return [name for name, p in named.items() if id(p) in chosen]
+    if callable(parameters):
+        return [name for name, p in named.items() if parameters(name, p)]
+    patterns = [parameters] if isinstance(parameters, str) else list(parameters)
+    aliases = dict(module.named_parameters(remove_duplicate=False))
+    chosen = {id(p) for pattern in patterns for p in _matching(pattern, aliases)}
+    return [name for name, p in named.items() if id(p) in chosen]
+
+
+def _matching(pattern: str, named: dict[str, Any]) -> list[Any]:
+    """Return what a name or glob refers to, or refuse it with the nearest names."""
+    found = [value for name, value in named.items() if fnmatchcase(name, pattern)]
+    if found:
+        return found
+    near = difflib.get_close_matches(pattern, named, n=3, cutoff=0.3) or list(named)[:3]
+    raise ValueError(
+        f"No parameter or layer is called {pattern!r}; the nearest are {near}. Besides names and "
+        "globs, parameters= takes 'all', 'last_layer', a number of layers, 'bias', 'norm', 'lora', "
+        "a LoRA(...) or a function of (name, parameter)."
+    )
+
+
+def _last_layers(
+    module: nn.Module, count: int, named: dict[str, nn.Parameter], order: list[str]
+) -> list[str]:
+    """Return the parameters of the last layers, in order of execution, that have any."""
+    layers = dict(module.named_modules())
+    finished = [name for name in order if any(True for _ in layers[name].parameters())]
+    # A layer is the innermost part that ran; what only contains such parts is none.
+    with_parameters = [
+        name
+        for name in finished
+        if not any(other != name and other.startswith(name and f"{name}.") for other in finished)
+    ]
+    if not 1 <= count <= len(with_parameters):
+        raise ValueError(
+            f"parameters={count} asks for the last {count} layers, but the network has "
+            f"{len(with_parameters)} layers with parameters."
+        )
+    chosen = {id(p) for name in with_parameters[-count:] for p in layers[name].parameters()}
+    return [name for name, p in named.items() if id(p) in chosen]
+
+
+def _low_rank(module: nn.Module, lora: LoRA, seed: int) -> FreeParameters:
+    """Return factors for every layer that a low-rank update fits."""
+    if lora.rank < 1:
+        raise ValueError(f"LoRA(rank={lora.rank}): the rank must be at least one.")
+    layers = {name: part for name, part in module.named_modules() if isinstance(part, _LOW_RANK)}
+    if not layers:
+        raise ValueError("LoRA needs linear or convolutional layers; the network has none.")
+    patterns = [lora.layers] if isinstance(lora.layers, str) else list(lora.layers)
+    chosen = {id(layer) for pattern in patterns for layer in _matching(pattern, layers)}
+    generator = torch.Generator().manual_seed(seed)
+    start: dict[str, Tensor] = {}
+    updates: dict[str, tuple[Tensor, float]] = {}
+    canonical = {id(p): name for name, p in module.named_parameters()}
+    scale = (lora.rank if lora.alpha is None else lora.alpha) / lora.rank
+    for layer in layers.values():
+        name = canonical[id(layer.weight)]
+        if id(layer) not in chosen or name in updates:
+            continue
+        weight = layer.weight.detach()
+        rows, columns = weight.shape[0], weight[0].numel()
+        draw = torch.randn(lora.rank, columns, generator=generator) / math.sqrt(columns)
+        start[f"{name}.A"] = draw.to(weight)
+        start[f"{name}.B"] = weight.new_zeros(rows, lora.rank)
+        updates[name] = (weight, scale)
+    return FreeParameters(tuple(updates), start, updates)
