@@ -105,17 +105,20 @@ def is_given(estimator: Any) -> bool:
     """
     if isinstance(estimator, nn.Module):
         return True
-    if isinstance(estimator, FrozenEstimator):
-        return is_given(estimator.estimator)
-    if isinstance(estimator, Pipeline):
-        final = estimator[-1]
-        if isinstance(final, FrozenEstimator):
-            return is_given(final) and _is_fitted(split_pipeline(estimator)[0])
-        return is_given(final)
-    return estimator is not None and _is_fitted(estimator)
+    last, frozen = estimator, False
+    while isinstance(last, (Pipeline, FrozenEstimator)):
+        frozen = frozen or isinstance(last, FrozenEstimator)
+        last = last.estimator if isinstance(last, FrozenEstimator) else last[-1]
+    if frozen and isinstance(estimator, Pipeline):
+        transformers = split_pipeline(estimator)[0]
+        if transformers is not None and not all(_is_fitted(step) for _, step in transformers.steps):
+            return False
+    return isinstance(last, nn.Module) or _is_fitted(last)
 
 
 def _is_fitted(estimator: Any) -> bool:
+    if estimator is None or isinstance(estimator, str):  # a step may be "passthrough"
+        return estimator is not None
     try:
         check_is_fitted(estimator)
     except (NotFittedError, TypeError):
@@ -152,7 +155,9 @@ def default_network(task: str) -> Any:
     return kind(hidden_layer_sizes=(64, 64), solver="lbfgs", max_iter=500)
 
 
-def train(estimator: Any, X: Any, y: np.ndarray, *, seed: int | None, fit_params: dict) -> Any:
+def train(
+    estimator: Any, X: Any, y: np.ndarray, *, task: str, seed: int | None, fit_params: dict
+) -> tuple[Any, np.ndarray | None]:
     """Return a fitted clone of an estimator.
 
     Parameters
@@ -163,6 +168,8 @@ def train(estimator: Any, X: Any, y: np.ndarray, *, seed: int | None, fit_params
         Training data.
     y : ndarray
         Labels or real targets as the user gave them.
+    task : {"classifier", "regressor"}
+        What the network is to be used as.
     seed : int or None
         Seeds the estimator where it leaves its own random state open.
     fit_params : dict
@@ -170,34 +177,115 @@ def train(estimator: Any, X: Any, y: np.ndarray, *, seed: int | None, fit_params
 
     Returns
     -------
-    estimator
+    estimator : estimator
         The fitted clone.
+    classes : ndarray or None
+        Labels of the columns, if they were turned into column indices for the training.
     """
+    transformers, final = split_pipeline(estimator)
+    _check_kind(final, task)
+    if isinstance(final, nn.Module):
+        fitted = clone(transformers).fit(X, y, **fit_params)
+        return Pipeline([*fitted.steps, ("network", final)]), None
     estimator = clone(estimator)
     if seed is not None:
         names = [key for key in estimator.get_params() if key.split("__")[-1] == "random_state"]
         unset = [key for key in names if estimator.get_params()[key] is None]
         estimator.set_params(**dict.fromkeys(unset, seed))
-    final = split_pipeline(estimator)[1]
     if not is_skorch(final):
-        return estimator.fit(X, y, **fit_params)
-    if isinstance(X, np.ndarray) and X.dtype == np.float64:
-        X = X.astype(np.float32)
+        return estimator.fit(X, y, **fit_params), None
+    X, target, classes = _skorch_data(final, X, y, task, probe=transformers is None)
     with torch.random.fork_rng(enabled=seed is not None):
         if seed is not None:
             torch.manual_seed(seed)
-        return estimator.fit(X, _skorch_target(final, y), **fit_params)
+        return estimator.fit(X, target, **fit_params), classes
 
 
-def _skorch_target(net: Any, y: np.ndarray) -> np.ndarray:
-    """Return the targets in the type and shape that skorch asks for."""
+def _skorch_data(
+    net: Any, X: Any, y: np.ndarray, task: str, *, probe: bool
+) -> tuple[Any, np.ndarray, np.ndarray | None]:
+    """Return data and targets in the types and shapes that a net is trained on."""
     import skorch
 
-    if isinstance(net, skorch.NeuralNetRegressor):
-        return y.reshape(len(y), -1).astype(np.float32)
-    encoded = np.unique(y, return_inverse=True)[1]
+    with torch.random.fork_rng():
+        module = clone(net).initialize().module_
+    dtype = next((p.dtype for p in module.parameters()), torch.float32)
+    precision = np.float64 if dtype == torch.float64 else np.float32
+    X = _in_precision(X, precision)
+    output = _try_rows(module, X[:2]) if probe else None
+    if task == "regressor":
+        flat = output is not None and output.ndim == 1
+        return X, y.reshape(-1 if flat else (len(y), -1)).astype(precision), None
+    labels = np.unique(y)
+    known = getattr(net, "classes", None)
+    if known is not None and len(known):
+        classes = np.asarray(known)
+        if not np.isin(labels, classes).all():
+            raise ValueError(f"y has labels that are not among the net's classes {list(known)}.")
+    elif (
+        output is not None
+        and output.ndim == 2
+        and labels.dtype.kind in "iu"
+        and np.isin(labels, np.arange(output.shape[1])).all()
+    ):
+        classes = np.arange(output.shape[1])
+    else:
+        classes = labels
     binary = isinstance(net, skorch.NeuralNetBinaryClassifier)
-    return encoded.astype(np.float32 if binary else np.int64)
+    columns = column_of_label(classes, y)
+    return X, columns.astype(np.float32 if binary else np.int64), classes
+
+
+def column_of_label(classes: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return the position of each label among the classes, which may be in any order."""
+    order = np.argsort(classes)
+    return order[np.searchsorted(classes, y, sorter=order)]
+
+
+def _in_precision(X: Any, dtype: type) -> Any:
+    """Return a copy whose floating point columns are of the network's precision."""
+    if hasattr(X, "dtypes"):
+        return X.astype({name: dtype for name, kind in X.dtypes.items() if kind == np.float64})
+    if isinstance(X, np.ndarray) and X.dtype.kind == "f":
+        return X.astype(dtype)
+    return X
+
+
+def _try_rows(module: nn.Module, rows: Any) -> Tensor | None:
+    """Return the output for some rows, or None where the module does not take them so."""
+    try:
+        with torch.no_grad():
+            output = module.eval()(torch.tensor(rows).to(next(module.parameters()).device))
+    except Exception:
+        return None
+    return output if isinstance(output, Tensor) else None
+
+
+def _check_kind(estimator: Any, task: str) -> None:
+    """Refuse a classifier for regression and the other way round, before anything is trained."""
+    kind = None
+    if isinstance(estimator, (MLPClassifier, LogisticRegression)):
+        kind = "classifier"
+    elif isinstance(estimator, (MLPRegressor, LinearRegression, Ridge, RidgeCV)):
+        kind = "regressor"
+    elif is_skorch(estimator):
+        import skorch
+
+        if isinstance(estimator, (skorch.NeuralNetClassifier, skorch.NeuralNetBinaryClassifier)):
+            kind = "classifier"
+        elif isinstance(estimator, skorch.NeuralNetRegressor):
+            kind = "regressor"
+    elif not isinstance(estimator, nn.Module):
+        hint = " Pass its best_estimator_." if hasattr(estimator, "cv") else ""
+        raise TypeError(
+            f"{type(estimator).__name__} holds no network that is known here.{hint} "
+            f"estimator must be {_SUPPORTED}."
+        )
+    if kind not in (None, task):
+        raise TypeError(
+            f"{type(estimator).__name__} is a {kind}: use it with a class whose name ends in "
+            f"{str(kind).capitalize()}."
+        )
 
 
 def read_network(estimator: Any, *, task: str, link: str | None = None) -> Network:
@@ -220,22 +308,22 @@ def read_network(estimator: Any, *, task: str, link: str | None = None) -> Netwo
     allowed = CLASSIFIER_LINKS if task == "classifier" else REGRESSOR_LINKS
     if link is not None and link not in allowed:
         raise ValueError(f"link={link!r} is not for a {task}; choose one of {allowed}.")
+    _check_kind(estimator, task)
     if isinstance(estimator, nn.Module):
         default = "logits" if task == "classifier" else None
         return Network(copy_module(estimator), link or default)
     if is_skorch(estimator):
         return _read_skorch(estimator, task, link)
-    if isinstance(estimator, (MLPClassifier, LogisticRegression)):
-        _require_task(estimator, task, "classifier")
-        return _read_sklearn_classifier(estimator)
-    if isinstance(estimator, (MLPRegressor, LinearRegression, Ridge, RidgeCV)):
-        _require_task(estimator, task, "regressor")
-        return Network(_sklearn_module(estimator), "mean")
-    hint = " Pass its best_estimator_." if hasattr(estimator, "best_estimator_") else ""
-    raise TypeError(
-        f"{type(estimator).__name__} holds no network that is known here.{hint} "
-        f"estimator must be {_SUPPORTED}."
+    network = (
+        _read_sklearn_classifier(estimator)
+        if task == "classifier"
+        else Network(_sklearn_module(estimator), "mean")
     )
+    if link not in (None, network.link):
+        raise ValueError(
+            f"link={link!r} is not what {type(estimator).__name__} returns: leave link=None."
+        )
+    return network
 
 
 def copy_module(module: nn.Module) -> nn.Module:
@@ -283,21 +371,7 @@ def copy_module(module: nn.Module) -> nn.Module:
     return duplicate
 
 
-def _require_task(estimator: Any, task: str, kind: str) -> None:
-    if task != kind:
-        raise TypeError(
-            f"{type(estimator).__name__} is a {kind}: use it with a class whose name ends in "
-            f"{kind.capitalize()}."
-        )
-
-
 def _read_skorch(net: Any, task: str, link: str | None) -> Network:
-    import skorch
-
-    if isinstance(net, (skorch.NeuralNetClassifier, skorch.NeuralNetBinaryClassifier)):
-        _require_task(net, task, "classifier")
-    elif isinstance(net, skorch.NeuralNetRegressor):
-        _require_task(net, task, "regressor")
     return Network(
         copy_module(net.module_),
         _skorch_link(net, task, link),
@@ -312,6 +386,8 @@ def _skorch_link(net: Any, task: str, link: str | None) -> str | None:
     implied = None
     if not _overrides_loss(net):
         implied = _link_of_criterion(criterion, task)
+    if (link, implied) == ("log_probabilities", "logits"):
+        return link  # a softmax changes nothing about log-probabilities
     if link is not None and implied is not None and link != implied:
         raise ValueError(
             f"link={link!r} contradicts the criterion {type(criterion).__name__} that the net was "

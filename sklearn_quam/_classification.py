@@ -10,7 +10,7 @@ from sklearn.base import ClassifierMixin, _fit_context
 from sklearn.utils._param_validation import StrOptions
 from torch import Tensor
 
-from ._adapters import Network
+from ._adapters import Network, column_of_label
 from ._likelihood import CLASSIFIER_LINKS
 from ._measures import CategoricalPosterior
 from .base import BaseUncertaintyEstimator
@@ -52,7 +52,7 @@ class BaseUncertaintyClassifier(ClassifierMixin, BaseUncertaintyEstimator):
 
     def _encode_target(self, y: np.ndarray, network: Network, n_outputs: int) -> Tensor:
         self.classes_ = _match_classes(y, network, n_outputs)
-        return torch.as_tensor(np.searchsorted(self.classes_, y))
+        return torch.as_tensor(column_of_label(self.classes_, y))
 
     def _posterior(self, given: Any) -> CategoricalPosterior:
         return CategoricalPosterior(given)
@@ -90,7 +90,7 @@ def _match_classes(y: np.ndarray, network: Network, n_outputs: int) -> np.ndarra
     if known is not None and len(known) == n_outputs and np.isin(labels, known).all():
         if len(known) < 2:
             raise ValueError(f"A classifier needs at least two classes; y has one class: {labels}.")
-        return np.asarray(known)
+        return labels if np.array_equal(labels, known) else np.asarray(known)
     if network.labels_are_indices:
         if len(labels) == n_outputs:
             return labels

@@ -6,6 +6,7 @@ weights for these rows to the accumulator.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 from scipy.sparse import issparse
 from sklearn import get_config
 from sklearn.base import BaseEstimator, clone
+from sklearn.pipeline import Pipeline
 from sklearn.utils import check_array, check_consistent_length, check_random_state
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
@@ -85,15 +87,20 @@ class BaseUncertaintyEstimator(BaseEstimator):
             if not sample_weight.any():
                 raise ValueError("sample_weight is zero for every row.")
         routed = self._route(estimator, sample_weight, fit_params)
+        classes = None
         if not is_given(estimator):
             # Only a random_state that was asked for may steer the user's estimator.
             seed = None if self.random_state is None else self._seed
-            estimator = train(estimator, X, y, seed=seed, fit_params=routed)
+            estimator, classes = train(
+                estimator, X, y, task=self._task, seed=seed, fit_params=routed
+            )
         self.estimator_ = estimator
         rows = _transform(split_pipeline(estimator)[0], X)
         self._reference, network, n_outputs = build_reference(
             estimator, rows, task=self._task, link=self.link, device=self.device
         )
+        if classes is not None:
+            network = replace(network, classes=classes, labels_are_indices=False)
         inputs = self._reference.inputs(rows)
         target = self._encode_target(y, network, n_outputs).to(self._reference.device)
         self._keep_training_data(inputs, target, sample_weight)
@@ -148,7 +155,9 @@ class BaseUncertaintyEstimator(BaseEstimator):
                 f"{type(final).__name__}.fit takes no sample_weight. Train it yourself and pass it "
                 "fitted; the weights then count in the loss on the training data only."
             )
-        prefix = "" if final is estimator else f"{estimator.steps[-1][0]}__"
+        prefix, step = "", estimator
+        while isinstance(step, Pipeline):
+            prefix, step = f"{prefix}{step.steps[-1][0]}__", step[-1]
         return {**fit_params, f"{prefix}sample_weight": sample_weight}
 
     def get_metadata_routing(self) -> MetadataRouter:
