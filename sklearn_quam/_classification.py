@@ -48,6 +48,7 @@ class BaseUncertaintyClassifier(ClassifierMixin, BaseUncertaintyEstimator):
         """
         self._fit(X, y, sample_weight, fit_params)
         self._measure_reference_loss()
+        self._finish_fit()
         return self
 
     def _encode_target(self, y: np.ndarray, network: Network, n_outputs: int) -> Tensor:

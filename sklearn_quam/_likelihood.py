@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -34,6 +35,26 @@ class Gaussian(NamedTuple):
     def to(self, dtype: torch.dtype) -> Gaussian:
         """Return the same prediction in another floating point type."""
         return Gaussian(self.mean.to(dtype), self.variance.to(dtype))
+
+
+def map_prediction(function: Callable[..., Tensor], *predictions: Any) -> Any:
+    """Apply a function to the tensors of predictions: to log-probabilities, or to both parts.
+
+    Parameters
+    ----------
+    function : callable
+        Takes as many tensors as there are predictions.
+    *predictions : Tensor or Gaussian
+        Predictions of one kind.
+
+    Returns
+    -------
+    Tensor or Gaussian
+        A prediction of the same kind.
+    """
+    if isinstance(predictions[0], Gaussian):
+        return Gaussian(*(function(*parts) for parts in zip(*predictions, strict=True)))
+    return function(*predictions)
 
 
 class InvalidOutputError(ValueError):

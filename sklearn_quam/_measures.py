@@ -87,14 +87,18 @@ class Diagnostics(NamedTuple):
     effective_sample_size : ndarray of shape (n_samples,)
         How many equally weighted models the sampled ones are worth.
     rival : ndarray of shape (n_samples,), dtype object
-        What the most divergent plausible model says instead: a class label, or a direction in
-        regression; None where a method searches for none.
+        What the cheapest found model that disagrees says instead: a class label, or "up" or
+        "down" in regression; None where none was found or none is searched for.
     loss_increase : ndarray of shape (n_samples,)
         What that model costs in mean loss on the training data; NaN where there is none.
     feasible : ndarray of shape (n_samples,), dtype bool
-        Whether a model within the allowed loss increase was found.
+        Whether it costs no more than the allowed slack.
     n_steps : ndarray of shape (n_samples,), dtype int
-        Search steps spent on the row.
+        Search steps spent on the row, all targets together.
+    n_diverged : ndarray of shape (n_samples,), dtype int
+        Searches that ran into infinite or undefined numbers and were left out from then on.
+    cached : ndarray of shape (n_samples,), dtype bool
+        Whether the part of the network that is not searched was computed only once.
 
     Examples
     --------
@@ -113,6 +117,8 @@ class Diagnostics(NamedTuple):
     loss_increase: np.ndarray
     feasible: np.ndarray
     n_steps: np.ndarray
+    n_diverged: np.ndarray
+    cached: np.ndarray
 
     def to_frame(self, index: Any = None) -> pd.DataFrame:
         """Return the arrays as columns of a DataFrame.

@@ -62,6 +62,10 @@ class ClassTargets:
         """Return KL(given || found), (n_searches,)."""
         return categorical_kl(given, prediction)
 
+    def position(self, prediction: Tensor, given: Tensor) -> Tensor:  # noqa: ARG002
+        """Return where a prediction is, in coordinates that are comparable between data sets."""
+        return prediction.exp()
+
     def disagrees(self, given: Tensor, prediction: Tensor) -> Tensor:
         """Tell whether the found model predicts another class."""
         return given.argmax(dim=-1) != prediction.argmax(dim=-1)
@@ -82,7 +86,7 @@ class DirectionTargets:
 
     def loss(self, prediction: Gaussian, given: Gaussian, target: Tensor) -> Tensor:
         """Return the loss of each search's target at its own row, (n_searches,)."""
-        shift = (prediction.mean - given.mean) / given.variance.sqrt()
+        shift = self.position(prediction, given)
         sign = 1.0 - 2.0 * (target % 2)
         return -sign * shift.gather(-1, (target // 2)[:, None])[:, 0]
 
@@ -90,10 +94,13 @@ class DirectionTargets:
         """Return KL(given || found), (n_searches,)."""
         return gaussian_kl(given, prediction)
 
+    def position(self, prediction: Gaussian, given: Gaussian) -> Tensor:
+        """Return where a prediction is, in coordinates that are comparable between data sets."""
+        return (prediction.mean - given.mean) / given.variance.sqrt()
+
     def disagrees(self, given: Gaussian, prediction: Gaussian) -> Tensor:
         """Tell whether the found model is off by at least one standard deviation."""
-        shift = (prediction.mean - given.mean).abs() / given.variance.sqrt()
-        return shift.amax(dim=-1) >= 1
+        return self.position(prediction, given).abs().amax(dim=-1) >= 1
 
 
 class UntargetedClasses(ClassTargets):

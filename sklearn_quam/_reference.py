@@ -19,6 +19,7 @@ from ._likelihood import (
     GaussianLikelihood,
     InvalidOutputError,
     infer_link,
+    map_prediction,
 )
 
 Likelihood = CategoricalLikelihood | GaussianLikelihood
@@ -90,13 +91,11 @@ class ReferenceModel:
         Tensor of shape (n_samples, n_classes) or Gaussian
             Log-probabilities, or means and variances.
         """
-        parts: list[Any] = []
+        parts = []
         with torch.no_grad():
             for rows in batches(inputs):
                 parts.append(self._predict_batch(inputs[rows]))
-        if isinstance(self.likelihood, CategoricalLikelihood):
-            return torch.cat(parts)
-        return Gaussian(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
+        return map_prediction(lambda *tensors: torch.cat(tensors), *parts)
 
     def _predict_batch(self, inputs: Tensor) -> Any:
         # A single row is run twice: modules that squeeze their output would lose its axis.
@@ -111,11 +110,7 @@ class ReferenceModel:
                 f"The network returns {len(_columns(prediction))} rows for {len(rows)} samples. If "
                 "it is recurrent, construct it with batch_first=True."
             )
-        if len(rows) == len(inputs):
-            return prediction
-        if isinstance(prediction, Gaussian):
-            return Gaussian(prediction.mean[:1], prediction.variance[:1])
-        return prediction[:1]
+        return map_prediction(lambda part: part[: len(inputs)], prediction)
 
 
 def batches(inputs: Tensor) -> Iterator[slice]:

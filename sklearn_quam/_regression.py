@@ -73,6 +73,7 @@ class BaseUncertaintyRegressor(RegressorMixin, BaseUncertaintyEstimator):
         self._fit(X, y, sample_weight, fit_params)
         self._set_noise_variance(X_val, y_val)
         self._measure_reference_loss()
+        self._finish_fit()
         return self
 
     def _encode_target(self, y: np.ndarray, network: Network, n_outputs: int) -> Tensor:  # noqa: ARG002

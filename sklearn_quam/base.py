@@ -6,6 +6,7 @@ weights for these rows to the accumulator.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -195,6 +196,9 @@ class BaseUncertaintyEstimator(BaseEstimator):
                 "weights, and whether X is scaled and y encoded as they were for training."
             )
 
+    def _finish_fit(self) -> None:
+        """Prepare whatever a method needs besides the reference model; a second, optional hook."""
+
     def _encode_target(self, y: np.ndarray, network: Network, n_outputs: int) -> Tensor:
         raise NotImplementedError
 
@@ -225,6 +229,10 @@ class BaseUncertaintyEstimator(BaseEstimator):
         """
         raise NotImplementedError
 
+    def _chunks(self, inputs: Tensor) -> Iterator[slice]:
+        """Yield the rows that are worked on together."""
+        return batches(inputs)
+
     def _posterior(self, given: Any) -> CategoricalPosterior | GaussianPosterior:
         raise NotImplementedError
 
@@ -248,7 +256,7 @@ class BaseUncertaintyEstimator(BaseEstimator):
         with tqdm(
             total=len(inputs), unit="point", disable=not self.verbose, desc=type(self).__name__
         ) as bar:
-            for rows in batches(inputs):
+            for rows in self._chunks(inputs):
                 parts.append(self._results_of_rows(inputs[rows]))
                 bar.update(len(inputs[rows]))
         prediction, uncertainty, diagnostics = zip(*parts, strict=True)
@@ -270,6 +278,8 @@ class BaseUncertaintyEstimator(BaseEstimator):
             "loss_increase": np.full(n_rows, np.nan),
             "feasible": np.zeros(n_rows, dtype=bool),
             "n_steps": np.zeros(n_rows, dtype=int),
+            "n_diverged": np.zeros(n_rows, dtype=int),
+            "cached": np.zeros(n_rows, dtype=bool),
             **found,
         }
         return RowResults(

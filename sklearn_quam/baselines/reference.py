@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from .._classification import BaseUncertaintyClassifier
-from .._likelihood import Gaussian
+from .._likelihood import map_prediction
 from .._regression import BaseUncertaintyRegressor
 
 
@@ -16,10 +16,7 @@ class _OnlyTheGivenModel:
     """Fills in the hook: the only plausible model is the given one."""
 
     def _sample_models(self, inputs: Tensor, given: Any, posterior: Any) -> dict[str, np.ndarray]:  # noqa: ARG002
-        if isinstance(given, Gaussian):
-            posterior.update(Gaussian(given.mean[None], given.variance[None]))
-        else:
-            posterior.update(given[None])
+        posterior.update(map_prediction(lambda part: part[None], given))
         return {}
 
 

@@ -1,0 +1,194 @@
+"""Which models met by the searches count, and how much.
+
+A sample's weight is exp(-(loss increase) / temperature), where the increase is measured against the
+given network on the same data. A model that explains these data better than the given one counts
+no more than it: which rows a mini-batch happens to hold must not make a model count a lot.
+
+The given network counts as a sample, once for each target, because every search starts there. It
+anchors the weights: where all other models explain the training data badly, it alone remains, and
+the epistemic uncertainty is small instead of being an average over bad models.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ._cache import Rows
+from ._likelihood import map_prediction
+from ._search import Checkpoint, Free, Problem, Visit, evaluate_models
+
+# "gaussian": models drawn around each best one, and their spread relative to the change found.
+_N_DRAWS = 8
+_SPREAD = 0.25
+
+
+@dataclass
+class Sampler:
+    """Turns the models of a batch of searches into weighted samples.
+
+    Parameters
+    ----------
+    problem : Problem
+        What the searches have in common.
+    posterior : CategoricalPosterior or GaussianPosterior
+        Takes the samples.
+    own : tuple of Tensor of shape (n_searches, ...)
+        Values at the cut of the row of each search, the targets of a row side by side.
+    given : Tensor of shape (n_searches, n_classes) or Gaussian
+        What the given network predicts for it.
+    n_targets : int
+        Searches for each row.
+    temperature : float
+        Scale of loss increases.
+    """
+
+    problem: Problem
+    posterior: Any
+    own: Rows
+    given: Any
+    n_targets: int
+    temperature: float
+
+    def __post_init__(self) -> None:
+        n_searches, device = len(self.own[0]), self.own[0].device
+        # The cheapest model that disagrees with the given one, of each search.
+        self.rival_increase = torch.full((n_searches,), torch.inf, device=device)
+        self.rival = map_prediction(torch.clone, self.given)
+        self.steps = torch.zeros(n_searches, dtype=torch.long, device=device)
+        self.diverged = torch.zeros(n_searches, dtype=torch.bool, device=device)
+
+    def on_visit(self, visit: Visit) -> None:
+        """Take the models of a step."""
+        self.steps, self.diverged = visit.steps, ~visit.alive
+
+    def on_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Measure the models of searches that end."""
+        ended = checkpoint.ended.nonzero()[:, 0]
+        if len(ended):
+            self._measure(
+                checkpoint.number[ended],
+                {name: value[ended] for name, value in checkpoint.free.items()},
+                tuple(rows[ended] for rows in checkpoint.own),
+            )
+
+    def finish(self) -> None:
+        """Hand over what could not be handed over before."""
+
+    def _measure(self, number: Tensor, free: Free, own: Rows) -> tuple[Any, Tensor]:
+        prediction, increase = evaluate_models(self.problem, free, own)
+        given = map_prediction(lambda part: part[number], self.given)
+        disagrees = self.problem.targets.disagrees(given, prediction)
+        cheaper = disagrees & (increase < self.rival_increase[number])
+        self.rival_increase[number] = torch.where(cheaper, increase, self.rival_increase[number])
+        self.rival = _replace(self.rival, number, cheaper, prediction)
+        return prediction, increase
+
+    def _hand_over(self, prediction: Any, increase: Tensor, counts: Tensor) -> None:
+        """Give one model of each search to the accumulator."""
+        log_weights = torch.where(counts, -increase.clamp(min=0) / self.temperature, -torch.inf)
+        self.posterior.update(
+            map_prediction(self._targets_first, prediction), self._targets_first(log_weights)
+        )
+
+    def _targets_first(self, part: Tensor) -> Tensor:
+        return part.unflatten(0, (-1, self.n_targets)).transpose(0, 1)
+
+
+class TrajectorySampler(Sampler):
+    """Every model met on the way is a sample."""
+
+    def on_visit(self, visit: Visit) -> None:
+        """Take the models of a step."""
+        super().on_visit(visit)
+        self._hand_over(visit.prediction, visit.loss_increase, visit.alive)
+
+
+class BestSampler(Sampler):
+    """Of each search, the most divergent feasible model is a sample."""
+
+    keeps_models = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.best = map_prediction(torch.clone, self.given)
+        self.best_increase = torch.zeros_like(self.rival_increase)
+        self.best_divergence = torch.zeros_like(self.rival_increase)
+        self.found = torch.zeros_like(self.diverged)
+        self.models: Free = {}
+        if self.keeps_models:
+            self.models = {
+                name: start.expand(len(self.found), *start.shape).clone()
+                for name, start in self.problem.free.start.items()
+            }
+
+    def on_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Measure all models."""
+        number = checkpoint.number
+        prediction, increase = self._measure(number, checkpoint.free, checkpoint.own)
+        given = map_prediction(lambda part: part[number], self.given)
+        divergence = self.problem.targets.divergence(given, prediction)
+        better = (increase <= self.problem.slack) & (divergence > self.best_divergence[number])
+        self.best = _replace(self.best, number, better, prediction)
+        self.best_increase[number] = torch.where(better, increase, self.best_increase[number])
+        self.best_divergence[number] = torch.where(better, divergence, self.best_divergence[number])
+        self.found[number] |= better
+        for name, kept in self.models.items():
+            self.models[name] = _replace(kept, number, better, checkpoint.free[name])
+
+    def finish(self) -> None:
+        """Hand over the given network and the best model of each search."""
+        everywhere = torch.ones_like(self.found)
+        self._hand_over(self.given, torch.zeros_like(self.best_increase), everywhere)
+        self._hand_over(self.best, self.best_increase, self.found)
+
+
+class GaussianSampler(BestSampler):
+    """Models drawn around the best one of each search are samples.
+
+    Each free parameter varies with a standard deviation of a quarter of the change that the search
+    has made to it. A draw counts by its own loss increase; the density that it was drawn with is
+    left out of its weight.
+    """
+
+    keeps_models = True
+
+    def finish(self) -> None:
+        """Hand over the given network, the best models and draws around them."""
+        super().finish()
+        generator = torch.Generator(device="cpu")
+        start = self.problem.free.start
+        for draw in range(_N_DRAWS):
+            free = {}
+            for offset, (name, best) in enumerate(self.models.items()):
+                # The same noise for every search: a row must not depend on the rows beside it.
+                generator.manual_seed(draw * len(self.models) + offset)
+                noise = torch.randn(start[name].shape, generator=generator).to(best)
+                free[name] = best + _SPREAD * noise * (best - start[name])
+            prediction, increase = evaluate_models(self.problem, free, self.own)
+            self._hand_over(prediction, increase, self.found & torch.isfinite(increase))
+
+
+SAMPLERS = {"trajectory": TrajectorySampler, "best": BestSampler, "gaussian": GaussianSampler}
+
+
+class ModelKeeper(BestSampler):
+    """Keeps the parameters of the most divergent feasible model of each search."""
+
+    keeps_models = True
+
+    def finish(self) -> None:
+        """Hand over nothing: the models themselves are wanted."""
+
+
+def _replace(whole: Any, number: Tensor, where: Tensor, part: Any) -> Any:
+    """Return a copy with some entries, given by their numbers, replaced."""
+
+    def replaced(old: Tensor, new: Tensor) -> Tensor:
+        mask = where.reshape(-1, *[1] * (new.ndim - 1))
+        return old.index_copy(0, number, torch.where(mask, new.to(old), old[number]))
+
+    return map_prediction(replaced, whole, part)
