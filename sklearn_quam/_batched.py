@@ -6,49 +6,38 @@ whatever it can handle, and a plain loop for the rest. `choose_executor` takes t
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any, cast
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 from torch.func import functional_call, vmap
+from torch.nn import functional
 
 from ._cache import Rows
-from ._likelihood import Gaussian
+from ._chain import Chain, Layer
+from ._likelihood import CategoricalLikelihood, Gaussian
 from ._reference import Likelihood
 
 Weights = dict[str, Tensor]
 
-_ELEMENTWISE_MODULES = (
-    nn.ReLU,
-    nn.LeakyReLU,
-    nn.ELU,
-    nn.SELU,
-    nn.GELU,
-    nn.SiLU,
-    nn.Softplus,
-    nn.Tanh,
-    nn.Sigmoid,
-    nn.Identity,
-    nn.Dropout,
-)
-_ELEMENTWISE_FUNCTIONS = (
-    torch.relu,
-    torch.tanh,
-    torch.sigmoid,
-    torch.nn.functional.relu,
-    torch.nn.functional.leaky_relu,
-    torch.nn.functional.elu,
-    torch.nn.functional.gelu,
-    torch.nn.functional.silu,
-    torch.nn.functional.tanh,
-    torch.nn.functional.sigmoid,
-)
-_ELEMENTWISE_METHODS = ("relu", "tanh", "sigmoid")
+# Ways to write an activation: as a module, a function or a method.
+_ACTIVATION_NAMES: dict[Any, str] = {
+    nn.ReLU: "relu",
+    nn.Tanh: "tanh",
+    nn.Sigmoid: "sigmoid",
+    torch.relu: "relu",
+    torch.tanh: "tanh",
+    torch.sigmoid: "sigmoid",
+    functional.relu: "relu",
+    functional.tanh: "tanh",
+    functional.sigmoid: "sigmoid",
+    "relu": "relu",
+    "tanh": "tanh",
+    "sigmoid": "sigmoid",
+}
 _OVER_CLASSES = (nn.Softmax, nn.LogSoftmax)
-
-Step = str | Callable[[Tensor], Tensor]
 
 
 class Executor:
@@ -125,97 +114,83 @@ class VmapExecutor(Executor):
 
 
 class ChainExecutor(Executor):
-    """A chain of linear layers and elementwise functions, as large matrix products.
-
-    Values are laid out as (model, feature, row): the first layer of all models on the shared rows
-    is a single product, and neither a layer nor its gradient has to be transposed.
-    """
+    """A chain of linear layers and common activations, as large matrix products."""
 
     name = "matmul"
 
     def __init__(self, module: nn.Module, likelihood: Likelihood) -> None:
         super().__init__(module, likelihood)
-        self._steps = _read_chain(module)
+        self._prefixes, layers, self._ending = _read_chain(module)
+        self._chain = Chain(layers)
 
     def predict(self, weights: Weights, shared: Rows, own: Rows) -> Any:
         """Return predictions; see the base class."""
         (rows,), (row,) = shared, own
-        values: Tensor | None = None
-        for step in self._steps:
-            if not isinstance(step, str):
-                if values is None:
-                    values = torch.cat([rows.T.expand(len(row), -1, -1), row[..., None]], dim=2)
-                values = step(values)
-                continue
-            linear = cast(nn.Linear, self.module.get_submodule(step[:-1]))
-            weight, bias = weights.get(f"{step}weight"), weights.get(f"{step}bias")
-            if values is None:
-                values = _first_layer(weight, linear.weight, rows, row)
-            else:
-                values = linear.weight @ values if weight is None else torch.bmm(weight, values)
-            if bias is not None:
-                values = values + bias[..., None]
-            elif linear.bias is not None:
-                values = values + linear.bias[:, None]
-        assert values is not None
+        values = self._chain(
+            [weights.get(f"{prefix}weight") for prefix in self._prefixes],
+            [weights.get(f"{prefix}bias") for prefix in self._prefixes],
+            rows,
+            row,
+        )
+        if self._ending is not None:
+            values = self._ending(values)
+        if isinstance(self.likelihood, CategoricalLikelihood):
+            # A softmax over the middle axis is far faster than over the last one, transposed.
+            return self.likelihood.log_proba(values, dim=1).transpose(1, 2)
         return self.likelihood.prediction(values.transpose(1, 2))
 
 
-def _first_layer(weight: Tensor | None, given: Tensor, rows: Tensor, row: Tensor) -> Tensor:
-    """Apply the first layer of all models to the shared rows and to the own row of each."""
-    n_models = len(row)
-    if weight is None:
-        on_shared = (given @ rows.T).expand(n_models, -1, -1)
-        return torch.cat([on_shared, (row @ given.T)[..., None]], dim=2)
-    on_shared = (weight.flatten(0, 1) @ rows.T).unflatten(0, (n_models, -1))
-    return torch.cat([on_shared, torch.bmm(weight, row[..., None])], dim=2)
+def _read_chain(
+    module: nn.Module,
+) -> tuple[list[str], list[Layer], Callable[[Tensor], Tensor] | None]:
+    """Return the layers of a chain, the prefixes of their names, and what comes behind the last.
 
-
-def _read_chain(module: nn.Module) -> list[Step]:
-    """Return the steps of a chain: the prefix of a linear layer's names, or a function.
-
-    Raises ValueError for anything but a chain of linear layers and elementwise functions.
+    Raises ValueError for anything but a chain of linear layers and known activations.
     """
+    prefixes: list[str] = []
+    layers: list[Layer] = []
+    ending = None
+    for name, step in _steps(module):
+        if ending is not None:
+            raise ValueError("Not a chain of linear layers.")
+        if type(step) is nn.Linear:
+            prefixes.append(f"{name}." if name else "")
+            layers.append(Layer(step.weight, step.bias))
+        elif isinstance(step, str) and layers and layers[-1].activation is None:
+            layers[-1] = replace(layers[-1], activation=step)
+        # The classes of a row are the last axis of a matrix, but the middle one of the layout.
+        elif type(step) in _OVER_CLASSES and step.dim in (1, -1):
+            ending = type(step)(dim=1)
+        else:
+            raise ValueError("Not a chain of linear layers.")
+    if not layers:
+        raise ValueError("Not a chain of linear layers.")
+    return prefixes, layers, ending
+
+
+def _steps(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Yield the steps of a module that is a chain: a submodule, or the name of an activation."""
     if type(module) is nn.Linear:
-        return [""]
+        yield "", module
+        return
     graph = module.graph if isinstance(module, fx.GraphModule) else fx.Tracer().trace(module)
-    steps: list[Step] = []
     previous = None
     for node in graph.nodes:
         if node.op == "placeholder" and previous is None:
             previous = node
             continue
         if node.op == "output":
-            if node.args[0] is previous and steps:
-                return steps
+            if node.args[0] is previous:
+                return
             break
         if node.all_input_nodes != [previous] or node.args[:1] != (previous,):
             break
-        steps.append(_read_step(module, node))
+        part = module.get_submodule(str(node.target)) if node.op == "call_module" else None
+        if type(part) not in (nn.Identity, nn.Dropout):
+            key = node.target if part is None else type(part)
+            yield str(node.target), _ACTIVATION_NAMES.get(key, part)
         previous = node
     raise ValueError("Not a chain of linear layers.")
-
-
-def _read_step(module: nn.Module, node: fx.Node) -> Step:
-    if node.op == "call_module":
-        part = module.get_submodule(str(node.target))
-        if type(part) is nn.Linear:
-            return f"{node.target}."
-        if type(part) in _ELEMENTWISE_MODULES:
-            return part
-        # The classes of a row are the last axis of a matrix, but the middle one of the layout.
-        if type(part) in _OVER_CLASSES and part.dim in (1, -1):
-            return type(part)(dim=1)
-    if node.op == "call_function" and node.target in _ELEMENTWISE_FUNCTIONS:
-        options = {name: value for name, value in node.kwargs.items() if name != "inplace"}
-        return partial(_call, node.target, node.args[1:], options)
-    if node.op == "call_method" and node.target in _ELEMENTWISE_METHODS:
-        return partial(_call, getattr(Tensor, str(node.target)), (), {})
-    raise ValueError("Not a chain of linear layers.")
-
-
-def _call(function: Any, arguments: tuple, options: dict, values: Tensor) -> Tensor:
-    return function(values, *arguments, **options)
 
 
 def choose_executor(

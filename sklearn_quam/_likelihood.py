@@ -75,15 +75,18 @@ class CategoricalLikelihood:
 
     def prediction(self, output: Any) -> Tensor:
         """Return log-probabilities of shape (..., n_classes)."""
-        scores = as_columns(output)
+        return self.log_proba(as_columns(output), dim=-1)
+
+    def log_proba(self, scores: Tensor, dim: int) -> Tensor:
+        """Return log-probabilities of scores whose classes are along any axis."""
         if self.link == "binary_logit":
-            return torch.cat([logsigmoid(-scores), logsigmoid(scores)], dim=-1)
+            return torch.cat([logsigmoid(-scores), logsigmoid(scores)], dim=dim)
         if self.link == "probabilities":
-            if scores.shape[-1] == 1:
-                scores = torch.cat([1 - scores, scores], dim=-1)
+            if scores.shape[dim] == 1:
+                scores = torch.cat([1 - scores, scores], dim=dim)
             # A probability that underflowed to zero is no more than the smallest normal number.
             scores = scores.clamp(min=torch.finfo(scores.dtype).tiny).log()
-        return torch.log_softmax(scores, dim=-1)
+        return torch.log_softmax(scores, dim=dim)
 
     def negative_log_likelihood(self, prediction: Tensor, target: Tensor) -> Tensor:
         """Return the loss of each row, (..., n_rows), for class indices (n_rows,)."""

@@ -24,6 +24,8 @@ from ._search import Checkpoint, Free, Problem, Visit, evaluate_models
 # "gaussian": models drawn around each best one, and their spread relative to the change found.
 _N_DRAWS = 8
 _SPREAD = 0.25
+# Steps whose models are handed over together, which costs less than one by one.
+_HAND_OVER_EVERY = 8
 
 
 @dataclass
@@ -67,13 +69,8 @@ class Sampler:
 
     def on_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Measure the models of searches that end."""
-        ended = checkpoint.ended.nonzero()[:, 0]
-        if len(ended):
-            self._measure(
-                checkpoint.number[ended],
-                {name: value[ended] for name, value in checkpoint.free.items()},
-                tuple(rows[ended] for rows in checkpoint.own),
-            )
+        if bool(checkpoint.ending.any()):
+            self._measure(*checkpoint.pick(checkpoint.ending))
 
     def finish(self) -> None:
         """Hand over what could not be handed over before."""
@@ -88,23 +85,45 @@ class Sampler:
         return prediction, increase
 
     def _hand_over(self, prediction: Any, increase: Tensor, counts: Tensor) -> None:
-        """Give one model of each search to the accumulator."""
+        """Give models (..., n_searches) to the accumulator."""
         log_weights = torch.where(counts, -increase.clamp(min=0) / self.temperature, -torch.inf)
+        n_axes = log_weights.ndim
         self.posterior.update(
-            map_prediction(self._targets_first, prediction), self._targets_first(log_weights)
+            map_prediction(lambda part: self._models_first(part, n_axes), prediction),
+            self._models_first(log_weights, n_axes),
         )
 
-    def _targets_first(self, part: Tensor) -> Tensor:
-        return part.unflatten(0, (-1, self.n_targets)).transpose(0, 1)
+    def _models_first(self, part: Tensor, n_axes: int) -> Tensor:
+        """Turn (..., n_rows * n_targets, n_outputs) into (n_models, n_rows, n_outputs)."""
+        split = part.unflatten(n_axes - 1, (-1, self.n_targets))
+        return split.transpose(n_axes - 1, n_axes).flatten(0, n_axes - 1)
 
 
 class TrajectorySampler(Sampler):
     """Every model met on the way is a sample."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._waiting: list[Visit] = []
+
     def on_visit(self, visit: Visit) -> None:
-        """Take the models of a step."""
+        """Take the models of a step; they are handed over a few steps at a time."""
         super().on_visit(visit)
-        self._hand_over(visit.prediction, visit.loss_increase, visit.alive)
+        self._waiting.append(visit)
+        if len(self._waiting) == _HAND_OVER_EVERY:
+            self.finish()
+
+    def finish(self) -> None:
+        """Hand over the models that wait."""
+        if self._waiting:
+            self._hand_over(
+                map_prediction(
+                    lambda *parts: torch.stack(parts), *[v.prediction for v in self._waiting]
+                ),
+                torch.stack([v.loss_increase for v in self._waiting]),
+                torch.stack([v.alive for v in self._waiting]),
+            )
+        self._waiting = []
 
 
 class BestSampler(Sampler):
@@ -127,8 +146,10 @@ class BestSampler(Sampler):
 
     def on_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Measure all models."""
-        number = checkpoint.number
-        prediction, increase = self._measure(number, checkpoint.free, checkpoint.own)
+        if not bool(checkpoint.running.any()):
+            return
+        number, free, own = checkpoint.pick(checkpoint.running)
+        prediction, increase = self._measure(number, free, own)
         given = map_prediction(lambda part: part[number], self.given)
         divergence = self.problem.targets.divergence(given, prediction)
         better = (increase <= self.problem.slack) & (divergence > self.best_divergence[number])
@@ -137,7 +158,7 @@ class BestSampler(Sampler):
         self.best_divergence[number] = torch.where(better, divergence, self.best_divergence[number])
         self.found[number] |= better
         for name, kept in self.models.items():
-            self.models[name] = _replace(kept, number, better, checkpoint.free[name])
+            self.models[name] = _replace(kept, number, better, free[name])
 
     def finish(self) -> None:
         """Hand over the given network and the best model of each search."""

@@ -136,9 +136,11 @@ class Checkpoint:
     Parameters
     ----------
     number : Tensor of shape (n_models,)
-        Numbers of their searches.
-    ended : Tensor of shape (n_models,), dtype bool
-        Whether the search ends here.
+        Numbers of the searches in memory.
+    running : Tensor of shape (n_models,), dtype bool
+        Which of them have arrived here, and have not ended before.
+    ending : Tensor of shape (n_models,), dtype bool
+        Which of these end here.
     free : dict of Tensor of shape (n_models, ...)
         Their free parameters.
     own : tuple of Tensor of shape (n_models, ...)
@@ -146,9 +148,19 @@ class Checkpoint:
     """
 
     number: Tensor
-    ended: Tensor
+    running: Tensor
+    ending: Tensor
     free: Free
     own: Rows
+
+    def pick(self, which: Tensor) -> tuple[Tensor, Free, Rows]:
+        """Return numbers, parameters and rows of some of the models."""
+        index = which.nonzero()[:, 0]
+        return (
+            self.number[index],
+            {name: value[index] for name, value in self.free.items()},
+            tuple(rows[index] for rows in self.own),
+        )
 
 
 class _Running:
@@ -221,14 +233,10 @@ class _Running:
     @torch.no_grad()
     def checkpoint(self, progress: _Progress, was_running: Tensor, final: bool) -> Checkpoint:
         """Return the models that have just been evaluated, without those that diverged or ended."""
-        fine = (was_running & progress.alive[self.number]).nonzero()[:, 0]
-        number = self.number[fine]
-        return Checkpoint(
-            number,
-            torch.ones_like(fine, dtype=torch.bool) if final else ~progress.running[number],
-            {name: value[fine].detach() for name, value in self.free.items()},
-            tuple(rows[fine] for rows in self.own),
-        )
+        running = was_running & progress.alive[self.number]
+        ending = running if final else running & ~progress.running[self.number]
+        free = {name: value.detach() for name, value in self.free.items()}
+        return Checkpoint(self.number, running, ending, free, self.own)
 
     @torch.no_grad()
     def keep(self, running: Tensor) -> None:
@@ -346,7 +354,7 @@ class _Progress:
 
     def visit(self, step: int) -> Visit:
         """Return what the step has led to."""
-        return Visit(step, self._prediction, self._increase, self.alive, self._steps)
+        return Visit(step, self._prediction, self._increase, self.alive.clone(), self._steps)
 
 
 def _finite(prediction: Any) -> Tensor:

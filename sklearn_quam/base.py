@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
+from joblib import effective_n_jobs
 from scipy.sparse import issparse
 from sklearn import get_config
 from sklearn.base import BaseEstimator, clone
@@ -33,6 +34,7 @@ from tqdm.auto import tqdm
 from ._adapters import Network, default_network, is_given, is_torch, split_pipeline, train
 from ._likelihood import Gaussian
 from ._measures import CategoricalPosterior, Diagnostics, GaussianPosterior, Uncertainty
+from ._parallel import results_of_workers
 from ._reference import batches, build_reference
 
 # What scikit-learn's clone carries over besides the constructor's arguments.
@@ -252,19 +254,37 @@ class BaseUncertaintyEstimator(BaseEstimator):
     def _results(self, X: Any) -> RowResults:
         """Run the method on all rows, some at a time."""
         inputs = self._check_inputs(X)
+        self._n_workers = min(effective_n_jobs(getattr(self, "n_jobs", None)), len(inputs))
+        chunks = list(self._chunks(inputs))
         parts = []
         with tqdm(
             total=len(inputs), unit="point", disable=not self.verbose, desc=type(self).__name__
         ) as bar:
-            for rows in self._chunks(inputs):
-                parts.append(self._results_of_rows(inputs[rows]))
-                bar.update(len(inputs[rows]))
-        prediction, uncertainty, diagnostics = zip(*parts, strict=True)
-        return RowResults(
-            np.concatenate(prediction),
-            Uncertainty(*map(np.concatenate, zip(*uncertainty, strict=True))),
-            Diagnostics(*map(np.concatenate, zip(*diagnostics, strict=True))),
-        )
+            for done in self._results_of_chunks(inputs, chunks):
+                parts += done
+                bar.update(sum(len(part.prediction) for part in done))
+        return _join(parts)
+
+    def _results_of_chunks(self, inputs: Tensor, chunks: list[slice]) -> Iterator[list[RowResults]]:
+        if self._n_workers > 1 and len(chunks) > 1:
+            yield from results_of_workers(self, inputs, chunks, self._n_workers)
+        else:
+            for rows in chunks:
+                yield [self._results_within_memory(inputs[rows])]
+
+    def _results_within_memory(self, inputs: Tensor) -> RowResults:
+        """Work on rows together, or on fewer where an accelerator runs out of memory."""
+        try:
+            return self._results_of_rows(inputs)
+        except torch.OutOfMemoryError:
+            if not self._use_less_memory():
+                raise
+        halves = [half for half in inputs.tensor_split(2) if len(half)]
+        return _join([self._results_within_memory(half) for half in halves])
+
+    def _use_less_memory(self) -> bool:
+        """Tell whether the next try will need less memory."""
+        return False
 
     def _results_of_rows(self, inputs: Tensor) -> RowResults:
         given = self._reference.predict(inputs)
@@ -407,6 +427,15 @@ class BaseUncertaintyEstimator(BaseEstimator):
                 "unfitted estimator, such as clone(net), to tune its own parameters."
             )
         return super().set_params(**params)
+
+
+def _join(parts: list[RowResults]) -> RowResults:
+    prediction, uncertainty, diagnostics = zip(*parts, strict=True)
+    return RowResults(
+        np.concatenate(prediction),
+        Uncertainty(*map(np.concatenate, zip(*uncertainty, strict=True))),
+        Diagnostics(*map(np.concatenate, zip(*diagnostics, strict=True))),
+    )
 
 
 def from_tensor(values: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from numbers import Integral, Real
 from typing import Any, ClassVar
@@ -79,6 +80,7 @@ class _AdversarialSearch(BaseUncertaintyEstimator):
         """Prepare the searches, so that whatever is wrong shows now."""
         memory_in_bytes(self.memory_limit, self._reference.device)
         self.temperature_ = self._temperature()
+        self._n_workers, self._max_searches = 1, sys.maxsize
         self._prepared = self._make_problem()
         problem, split = self._prepared[:2]
         self.parameter_names_ = list(problem.free.names)
@@ -154,16 +156,23 @@ class _AdversarialSearch(BaseUncertaintyEstimator):
     # -- searching -------------------------------------------------------------------------
 
     def _searches_at_once(self) -> int:
-        limit = memory_in_bytes(self.memory_limit, self._reference.device)
+        """Return how many searches fit the memory limit, which all workers share."""
+        limit = memory_in_bytes(self.memory_limit, self._reference.device) // self._n_workers
         number = max(1, limit // self._prepare()[2])
         if self._reference.device.type == "cpu":
             number = min(number, _MAX_SEARCHES_ON_CPU)
-        return number
+        return min(number, self._max_searches)
+
+    def _use_less_memory(self) -> bool:
+        self._max_searches = self._searches_at_once() // 2
+        return self._max_searches > 0
 
     def _chunks(self, inputs: Tensor) -> Iterator[slice]:
         given = self._reference.predict(inputs[:1])
         n_targets = self._prepare()[0].targets.choose(given, self.targets).shape[1]
         n_rows = max(1, self._searches_at_once() // n_targets)
+        # Every worker should get something to do.
+        n_rows = min(n_rows, -(-len(inputs) // self._n_workers))
         for start in range(0, len(inputs), n_rows):
             yield slice(start, start + n_rows)
 

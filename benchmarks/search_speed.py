@@ -1,0 +1,165 @@
+"""How fast the searches are, as ratios within one run.
+
+- the batched search of many points and classes of an MLP against a plain loop with
+  ``torch.optim.Adam`` and a copy of the module for each (point, class);
+- the last layer of a convolutional network with the frozen part cached against without;
+- how the cost grows with points, targets and steps;
+- peak memory against ``memory_limit``.
+
+Run with ``make bench`` or ``python -m benchmarks.search_speed``.
+"""
+
+import argparse
+import copy
+import resource
+import time
+from unittest import mock
+
+import numpy as np
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.nn.functional import cross_entropy, log_softmax
+
+from sklearn_quam import QUAMClassifier, quam
+from sklearn_quam._cache import SplitModule
+
+N_CLASSES = 10
+
+
+def make_mlp():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, N_CLASSES)
+    )
+
+
+def make_cnn():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 8, 8)),
+        nn.Conv2d(1, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(512, N_CLASSES),
+    )
+
+
+def trained(module, X, y, epochs=20):
+    optimizer = torch.optim.Adam(module.parameters(), 3e-3)
+    for _ in range(epochs):
+        for rows in torch.randperm(len(X)).split(64):
+            optimizer.zero_grad()
+            cross_entropy(module(X[rows]), y[rows]).backward()
+            optimizer.step()
+    return module.eval()
+
+
+def seconds(function):
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start
+
+
+def plain_loop(module, X, y, points, n_steps):
+    """Search one (point, class) after the other, as one would write it first."""
+    with torch.no_grad():
+        given_losses = cross_entropy(module(X), y, reduction="none")
+    results = []
+    for x in points:
+        for target in range(N_CLASSES):
+            model = copy.deepcopy(module)
+            optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
+            generator = torch.Generator().manual_seed(0)
+            for step in range(n_steps):
+                rows = torch.randint(len(X), (64,), generator=generator)
+                loss = cross_entropy(model(X[rows]), y[rows])
+                prediction = log_softmax(model(x[None]), dim=1)[0]
+                objective = -prediction[target] + 6 * 1.9 ** (step // 7) * loss
+                optimizer.param_groups[0]["lr"] = 5e-3 / 1.4 ** (step // 7)
+                optimizer.zero_grad()
+                objective.backward()
+                optimizer.step()
+                results.append((prediction.detach(), loss.detach() - given_losses[rows].mean()))
+    return results
+
+
+def report_loop(module, X, y, points, n_steps):
+    few = 2
+    loop = seconds(lambda: plain_loop(module, X, y, points[:few], n_steps)) / few
+    print(f"plain loop:           {1e3 * loop / N_CLASSES / n_steps:8.3f} ms a search step")
+    for n_jobs in (1, 2):
+        est = QUAMClassifier(module, n_steps=n_steps, tol=0, random_state=0, n_jobs=n_jobs)
+        est.fit(X, y).predict_uncertainty(points[:32])
+        batched = seconds(lambda est=est: est.predict_uncertainty(points)) / len(points)
+        print(
+            f"batched, n_jobs={n_jobs}:    {1e3 * batched / N_CLASSES / n_steps:8.3f} ms a search step: "
+            f"{loop / batched:.1f} times as fast"
+        )
+
+
+def report_cache(X, y, points):
+    module = trained(make_cnn(), X, y, epochs=5)
+    options = {"parameters": "last_layer", "n_steps": 20, "tol": 0, "random_state": 0}
+
+    def uncached(module, *_):
+        return SplitModule(None, module, cached=False)
+
+    cached_est = QUAMClassifier(module, **options).fit(X, y)
+    with mock.patch.object(quam, "split_module", uncached):
+        uncached_est = QUAMClassifier(module, **options).fit(X, y)
+    few = points[:8]
+    with_cache = seconds(lambda: cached_est.predict_uncertainty(few))
+    without = seconds(lambda: uncached_est.predict_uncertainty(few))
+    print(f"last layer of a CNN, cached against not: {without / with_cache:.1f} times as fast")
+
+
+def report_growth(module, X, y, points):
+    def cost(n_points, targets, n_steps):
+        est = QUAMClassifier(module, targets=targets, n_steps=n_steps, tol=0, random_state=0)
+        est.fit(X, y)
+        est.predict_uncertainty(points[:8])
+        return seconds(lambda: est.predict_uncertainty(points[:n_points]))
+
+    base = cost(64, 5, 50)
+    print(
+        "cost of twice as much, relative (2 is linear): "
+        f"points {cost(128, 5, 50) / base:.2f}, targets {cost(64, 10, 50) / base:.2f}, "
+        f"steps {cost(64, 5, 100) / base:.2f}"
+    )
+
+
+def report_memory(X, y):
+    """Search a wide MLP under a limit; the process's peak must not grow by more."""
+    torch.manual_seed(0)
+    wide = nn.Sequential(nn.Linear(64, 1000), nn.ReLU(), nn.Linear(1000, N_CLASSES)).eval()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for limit in (100, 400):
+        est = QUAMClassifier(wide, memory_limit=f"{limit}MB", n_steps=5, tol=0).fit(X, y)
+        with mock.patch.object(quam, "_MAX_SEARCHES_ON_CPU", 10**9):
+            est.predict_uncertainty(X[:60])
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        print(f"memory_limit {limit} MB: peak grew by {(peak - before) / 1024:.0f} MB")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--points", type=int, default=256)
+    parser.add_argument("--steps", type=int, default=100)
+    options = parser.parse_args()
+    X, y = load_digits(return_X_y=True)
+    X = torch.tensor((X / 16).astype(np.float32))
+    y = torch.tensor(y)
+    report_memory(X, y)
+    points = X[-options.points :]
+    module = trained(make_mlp(), X, y)
+    report_loop(module, X, y, points, options.steps)
+    report_cache(X, y, points)
+    report_growth(module, X, y, points)
+
+
+if __name__ == "__main__":
+    main()
