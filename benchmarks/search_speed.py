@@ -21,7 +21,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn.functional import cross_entropy, log_softmax
 
-from sklearn_quam import QUAMClassifier, quam
+from sklearn_quam import QUAMClassifier, _adversarial
 from sklearn_quam._cache import SplitModule
 
 N_CLASSES = 10
@@ -96,8 +96,8 @@ def report_loop(module, X, y, points, n_steps):
         est.fit(X, y).predict_uncertainty(points[:32])
         batched = seconds(lambda est=est: est.predict_uncertainty(points)) / len(points)
         print(
-            f"batched, n_jobs={n_jobs}:    {1e3 * batched / N_CLASSES / n_steps:8.3f} ms a search step: "
-            f"{loop / batched:.1f} times as fast"
+            f"batched, n_jobs={n_jobs}:    {1e3 * batched / N_CLASSES / n_steps:8.3f} ms a search "
+            f"step: {loop / batched:.1f} times as fast"
         )
 
 
@@ -109,7 +109,7 @@ def report_cache(X, y, points):
         return SplitModule(None, module, cached=False)
 
     cached_est = QUAMClassifier(module, **options).fit(X, y)
-    with mock.patch.object(quam, "split_module", uncached):
+    with mock.patch.object(_adversarial, "split_module", uncached):
         uncached_est = QUAMClassifier(module, **options).fit(X, y)
     few = points[:8]
     with_cache = seconds(lambda: cached_est.predict_uncertainty(few))
@@ -139,7 +139,7 @@ def report_memory(X, y):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for limit in (100, 400):
         est = QUAMClassifier(wide, memory_limit=f"{limit}MB", n_steps=5, tol=0).fit(X, y)
-        with mock.patch.object(quam, "_MAX_SEARCHES_ON_CPU", 10**9):
+        with mock.patch.object(_adversarial, "_MAX_SEARCHES_ON_CPU", 10**9):
             est.predict_uncertainty(X[:60])
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         print(f"memory_limit {limit} MB: peak grew by {(peak - before) / 1024:.0f} MB")

@@ -58,7 +58,8 @@ class Sampler:
     def __post_init__(self) -> None:
         n_searches, device = len(self.own[0]), self.own[0].device
         # The cheapest model that disagrees with the given one, of each search.
-        self.rival_increase = torch.full((n_searches,), torch.inf, device=device)
+        dtype = self.problem.training.losses.dtype
+        self.rival_increase = torch.full((n_searches,), torch.inf, dtype=dtype, device=device)
         self.rival = map_prediction(torch.clone, self.given)
         self.steps = torch.zeros(n_searches, dtype=torch.long, device=device)
         self.diverged = torch.zeros(n_searches, dtype=torch.bool, device=device)

@@ -392,7 +392,7 @@ def evaluate_models(problem: Problem, free: Free, own: Rows) -> tuple[Any, Tenso
         Their mean loss on the evaluation rows minus the given network's.
     """
     weights = problem.free.weights(free)
-    total = torch.zeros(len(own[0]), device=own[0].device)
+    total = problem.training.losses.new_zeros(len(own[0]))
     for index in problem.evaluation.split(problem.batches.shape[1]):
         rows = tuple(part[index] for part in problem.training.rows)
         prediction = problem.executor.predict(weights, rows, own)

@@ -2,313 +2,140 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from sklearn.utils._param_validation import Interval, StrOptions
-from torch import Tensor
 
-from ._batched import choose_executor
-from ._cache import SplitModule, split_module
+from ._adversarial import AdversarialSearch
 from ._classification import BaseUncertaintyClassifier
-from ._likelihood import Gaussian, map_prediction
-from ._memory import memory_in_bytes
-from ._objective import Schedule, choose_targets
-from ._parameters import LoRA, choose_parameters, execution_order
-from ._reference import batches
 from ._regression import BaseUncertaintyRegressor
-from ._sampling import SAMPLERS, ModelKeeper, Sampler
-from ._search import Problem, TrainingSet, bytes_per_search, run_searches
-from .base import BaseUncertaintyEstimator
-
-# Rows that the loss of a found model is measured on.
-_MAX_EVALUATION_ROWS = 1024
-# More searches at once than this no longer pay on a CPU: their values leave the caches.
-_MAX_SEARCHES_ON_CPU = 160
-_PROBE_ROWS = 4
-# The size of the first displacement of an untargeted search, relative to the weights.
-_NUDGE = 1e-3
 
 
-class _AdversarialSearch(BaseUncertaintyEstimator):
-    """What QUAM's classifier and regressor share."""
+class QUAMClassifier(AdversarialSearch, BaseUncertaintyClassifier):
+    """Uncertainty of a network's classification by adversarial models (QUAM).
 
-    _search_constraints: ClassVar[dict] = {
-        "parameters": [str, Interval(Integral, 1, None, closed="left"), list, callable, LoRA],
-        "n_steps": [Interval(Integral, 1, None, closed="left")],
-        "learning_rate": [Interval(Real, 0, None, closed="neither")],
-        "learning_rate_decay": [Interval(Real, 1, None, closed="left")],
-        "weight_decay": [Interval(Real, 0, None, closed="left")],
-        "penalty": [Interval(Real, 0, None, closed="left")],
-        "penalty_growth": [Interval(Real, 1, None, closed="left")],
-        "penalty_every": [Interval(Integral, 1, None, closed="left")],
-        "slack": [Interval(Real, 0, None, closed="left"), None],
-        "temperature": [Interval(Real, 0, None, closed="neither"), StrOptions({"auto"})],
-        "sampling": [StrOptions(set(SAMPLERS))],
-        "max_change": [Interval(Real, 0, None, closed="neither"), None],
-        "tol": [Interval(Real, 0, None, closed="left")],
-        "batch_size": [Interval(Integral, 1, None, closed="left")],
-        "memory_limit": [Interval(Real, 0, None, closed="neither"), str, None],
-        "optimizer": [StrOptions({"adam", "sgd"})],
-        "n_jobs": [Integral, None],
-    }
-
-    parameters: Any
-    targets: Any
-    n_steps: int
-    learning_rate: float
-    learning_rate_decay: float
-    weight_decay: float
-    penalty: float
-    penalty_growth: float
-    penalty_every: int
-    slack: float | None
-    temperature: float | str
-    sampling: str
-    max_change: float | None
-    tol: float
-    batch_size: int
-    memory_limit: Any
-    optimizer: str
-    n_jobs: int | None
-
-    def _finish_fit(self) -> None:
-        """Prepare the searches, so that whatever is wrong shows now."""
-        memory_in_bytes(self.memory_limit, self._reference.device)
-        self.temperature_ = self._temperature()
-        self._n_workers, self._max_searches = 1, sys.maxsize
-        self._prepared = self._make_problem()
-        problem, split = self._prepared[:2]
-        self.parameter_names_ = list(problem.free.names)
-        self.n_parameters_searched_ = problem.free.size
-        self.frozen_part_cached_ = split.cached
-        self.execution_ = problem.executor.name
-
-    def _temperature(self) -> float:
-        if self.temperature != "auto":
-            return float(self.temperature)
-        return 10.0 / len(self._inputs)
-
-    def __getstate__(self) -> dict[str, Any]:
-        # What can be prepared again from the fitted state is not stored.
-        state = super().__getstate__()
-        state.pop("_prepared", None)
-        return state
-
-    def _prepare(self) -> tuple[Problem, SplitModule, int]:
-        """Return the problem, the cut network and the bytes a search needs; made once."""
-        if not hasattr(self, "_prepared"):
-            self._prepared = self._make_problem()
-        return self._prepared
-
-    def _make_problem(self) -> tuple[Problem, SplitModule, int]:
-        module, inputs = self._reference.module, self._inputs
-        probe = inputs[:_PROBE_ROWS]
-        if len(probe) < _PROBE_ROWS:
-            probe = probe.repeat(_PROBE_ROWS, *[1] * (probe.ndim - 1))[:_PROBE_ROWS]
-        with torch.no_grad():
-            order = execution_order(module, lambda: module(probe))
-        free = choose_parameters(module, self.parameters, order, self._seed)
-        split = split_module(module, free.names, probe)
-        likelihood = self._reference.likelihood
-        executor = choose_executor(
-            split.rest, likelihood, free.weights(free.start), split.at_cut(probe)
-        )
-        given = self._reference.predict(inputs)
-        training = TrainingSet(
-            _rows_at_cut(split, inputs),
-            self._target,
-            self._sample_weight,
-            likelihood.negative_log_likelihood(given, self._target),
-        )
-        generator = torch.Generator().manual_seed(self._seed)
-        problem = Problem(
-            free,
-            executor,
-            training,
-            _draw_batches(len(inputs), self.batch_size, self.n_steps + 1, generator).to(
-                inputs.device
-            ),
-            torch.randperm(len(inputs), generator=generator)[:_MAX_EVALUATION_ROWS].to(
-                inputs.device
-            ),
-            Schedule(
-                self.learning_rate,
-                self.learning_rate_decay,
-                self.penalty,
-                self.penalty_growth,
-                self.penalty_every,
-            ),
-            choose_targets(given, self.targets),
-            self.temperature_ if self.slack is None else self.slack,
-            optimizer=self.optimizer,
-            weight_decay=self.weight_decay,
-            max_change=self.max_change,
-            tolerance=self.tol,
-            nudge=_NUDGE if self.targets == "untargeted" else 0.0,
-        )
-        return problem, split, bytes_per_search(problem, split.at_cut(probe))
-
-    # -- searching -------------------------------------------------------------------------
-
-    def _searches_at_once(self) -> int:
-        """Return how many searches fit the memory limit, which all workers share."""
-        limit = memory_in_bytes(self.memory_limit, self._reference.device) // self._n_workers
-        number = max(1, limit // self._prepare()[2])
-        if self._reference.device.type == "cpu":
-            number = min(number, _MAX_SEARCHES_ON_CPU)
-        return min(number, self._max_searches)
-
-    def _use_less_memory(self) -> bool:
-        self._max_searches = self._searches_at_once() // 2
-        return self._max_searches > 0
-
-    def _chunks(self, inputs: Tensor) -> Iterator[slice]:
-        given = self._reference.predict(inputs[:1])
-        n_targets = self._prepare()[0].targets.choose(given, self.targets).shape[1]
-        n_rows = max(1, self._searches_at_once() // n_targets)
-        # Every worker should get something to do.
-        n_rows = min(n_rows, -(-len(inputs) // self._n_workers))
-        for start in range(0, len(inputs), n_rows):
-            yield slice(start, start + n_rows)
-
-    def _sample_models(self, inputs: Tensor, given: Any, posterior: Any) -> dict[str, np.ndarray]:
-        samplers = [
-            self._search(inputs, given, targets, SAMPLERS[self.sampling], posterior)
-            for targets in self._target_groups(given, len(inputs))
-        ]
-        return self._diagnose(samplers, given)
-
-    def _target_groups(self, given: Any, n_rows: int) -> Iterator[Tensor]:
-        """Yield targets (n_rows, n_targets), as many together as memory allows."""
-        targets = self._prepare()[0].targets.choose(given, self.targets)
-        size = max(1, self._searches_at_once() // n_rows)
-        yield from targets.split(size, dim=1)
-
-    def _search(
-        self,
-        inputs: Tensor,
-        given: Any,
-        targets: Tensor,
-        kind: type[Sampler],
-        posterior: Any,
-    ) -> Sampler:
-        """Run the searches of some rows for some targets."""
-        problem, split, _ = self._prepare()
-        n_targets = targets.shape[1]
-        own = tuple(part.repeat_interleave(n_targets, dim=0) for part in split.at_cut(inputs))
-        repeated = map_prediction(lambda part: part.repeat_interleave(n_targets, dim=0), given)
-        sampler = kind(problem, posterior, own, repeated, n_targets, self.temperature_)
-        run_searches(
-            problem,
-            own,
-            repeated,
-            targets.flatten(),
-            on_visit=sampler.on_visit,
-            on_checkpoint=sampler.on_checkpoint,
-        )
-        sampler.finish()
-        return sampler
-
-    def _diagnose(self, samplers: list[Sampler], given: Any) -> dict[str, np.ndarray]:
-        """Return what the searches of each row have come to."""
-
-        def table(name: str) -> Tensor:
-            parts = [getattr(s, name).unflatten(0, (-1, s.n_targets)) for s in samplers]
-            return torch.cat(parts, dim=1)
-
-        increase, cheapest = table("rival_increase").min(dim=1)
-        rivals = map_prediction(
-            lambda *parts: torch.cat(
-                [p.unflatten(0, (-1, s.n_targets)) for p, s in zip(parts, samplers, strict=True)],
-                dim=1,
-            )[torch.arange(len(cheapest), device=cheapest.device), cheapest],
-            *[s.rival for s in samplers],
-        )
-        found = torch.isfinite(increase).cpu().numpy()
-        names = self._rival_names(rivals, given)
-        return {
-            "rival": np.where(found, names, np.array(None)),
-            "loss_increase": np.where(found, increase.cpu().double().numpy(), np.nan),
-            "feasible": found & (increase <= self._prepare()[0].slack).cpu().numpy(),
-            "n_steps": table("steps").sum(dim=1).cpu().numpy(),
-            "n_diverged": table("diverged").sum(dim=1).cpu().numpy(),
-            "cached": np.full(len(found), self._prepare()[1].cached),
-        }
-
-    def _rival_names(self, rivals: Any, given: Any) -> np.ndarray:
-        raise NotImplementedError
-
-    def adversarial_models(self, x: Any) -> list[list[dict[str, Any]]]:
-        """Return the rival models that were found for a few points.
-
-        Parameters
-        ----------
-        x : array-like of shape (n_samples, ...)
-            A few rows like those of the training data.
-
-        Returns
-        -------
-        list of list of dict
-            For each row a list of models, the most divergent first; for each model its
-            ``state_dict`` (to be loaded into a copy of the network), its ``prediction`` for the
-            row, the ``target`` of its search, its ``divergence`` from the given network in nats,
-            its ``loss_increase`` on the training data, and whether it is ``feasible``. A search
-            that found no feasible model contributes the given network itself.
-        """
-        inputs = self._check_inputs(x)
-        return [self._models_of_row(inputs[row : row + 1]) for row in range(len(inputs))]
-
-    def _models_of_row(self, inputs: Tensor) -> list[dict[str, Any]]:
-        given = self._reference.predict(inputs)
-        models = []
-        for targets in self._target_groups(given, 1):
-            keeper = self._search(inputs, given, targets, ModelKeeper, None)
-            assert isinstance(keeper, ModelKeeper)
-            for number, target in enumerate(targets[0].tolist()):
-                models.append(self._describe(keeper, number, target))
-        return sorted(models, key=lambda model: -model["divergence"])
-
-    def _describe(self, keeper: ModelKeeper, number: int, target: int) -> dict[str, Any]:
-        free = {name: value[number] for name, value in keeper.models.items()}
-        weights = self._prepare()[0].free.weights(free)
-        state = {k: v.detach().clone() for k, v in self._reference.module.state_dict().items()}
-        # Tied weights have several names.
-        named = dict(self._reference.module.named_parameters(remove_duplicate=False))
-        for name, weight in weights.items():
-            for alias, parameter in named.items():
-                if parameter is named[name]:
-                    state[alias] = weight.detach().clone()
-        best = map_prediction(lambda part: part[number], keeper.best)
-        return {
-            "state_dict": state,
-            "prediction": _as_array(best),
-            "target": self._target_name(target),
-            "divergence": float(keeper.best_divergence[number]),
-            "loss_increase": float(keeper.best_increase[number]),
-            "feasible": bool(keeper.found[number]),
-        }
-
-    def _target_name(self, target: int) -> Any:
-        raise NotImplementedError
-
-
-class QUAMClassifier(_AdversarialSearch, BaseUncertaintyClassifier):
-    """Uncertainty of a network's classification, with adversarial models.
+    For every row, searches start at the given network and look for models that explain the
+    training data as well but predict something else for this row: one search for each class.
+    Where such models are easy to find, the prediction is epistemically uncertain.
 
     Parameters
     ----------
     estimator : estimator or torch.nn.Module, default=None
-        A fitted skorch net.
+        A fitted skorch net, a module, a fitted scikit-learn ``MLPClassifier`` or
+        ``LogisticRegression``, or a pipeline that ends in one of these: taken as it is, never
+        retrained and never changed. An unfitted one is cloned and trained by ``fit``. None
+        trains a small network.
+    parameters : str, int, list of str, callable or LoRA, default="all"
+        What is searched: "all", "last_layer", a number of last layers, "bias", "norm", names or
+        globs of parameters, a function of (name, parameter), "lora" or a `LoRA`. The part of the
+        network that does not depend on it is computed only once for each row.
+    setting : {"given", "expected"}, default="given"
+        "given" judges the given network (setting (b) of the paper), "expected" the average of all
+        plausible models, which then also predicts (setting (a)).
+    targets : "all", "untargeted" or int, default="all"
+        A search for each class, for the N most probable ones, or a single search that raises
+        the divergence itself, which finds less.
+    n_steps : int, default=100
+        Steps of each search.
+    learning_rate : float, default=5e-3
+        Step size of the search (eta in the paper) at its beginning.
+    learning_rate_decay : float, default=1.4
+        What the step size is divided by every `penalty_every` steps.
+    weight_decay : float, default=0.0
+        Pull of the searched parameters towards zero (gamma in the paper).
+    penalty : float, default=6.0
+        Weight of the training loss in the objective (c_0 in the paper) at the beginning.
+    penalty_growth : float, default=1.9
+        What the weight is multiplied by every `penalty_every` steps.
+    penalty_every : int, default=7
+        Steps between two changes of step size and penalty.
+    slack : float, default=None
+        Largest increase of the mean training loss (in nats a row) at which a model still counts as
+        one that explains the data; None takes the temperature.
+        It decides what is called feasible, what ``sampling="best"`` may take, and when a search
+        has converged.
+    temperature : float or "auto", default="auto"
+        Scale of loss increases (T in the paper): a found model weighs exp(-increase / temperature).
+        "auto" is 10 / n_samples of the training data, ten times the temperature of the Bayesian
+        posterior, because loss increases are measured on mini-batches.
+    sampling : {"trajectory", "best", "gaussian"}, default="trajectory"
+        Which models count: all that a search meets on its way, the most divergent feasible one of
+        each search, or draws around those. The given network counts in any case, once for each
+        target: it anchors the weights where every other model explains the data badly.
+    max_change : float, default=None
+        Bound on the Euclidean norm of the change of the searched parameters.
+    tol : float, default=1e-3
+        A search ends early when its model is feasible and its prediction (probabilities, or means
+        in standard deviations) changes by less than this, twice from one change of the schedule to
+        the next. 0 never ends early.
+    batch_size : int, default=64
+        Training rows that a step sees; the same for all searches.
+    memory_limit : int, float or str, default=None
+        Memory for searches that run together, in bytes or as a text such as "1GB"; None takes a
+        quarter of what is free. All workers share it.
+    optimizer : {"adam", "sgd"}, default="adam"
+        How the searched parameters move.
+    link : {"logits", "log_probabilities", "probabilities", "binary_logit"}, default=None
+        What the network returns. None takes it from a skorch net's criterion, and means logits
+        for a plain module.
+    device : str or torch.device, default=None
+        Where to run; None stays where the network is.
+    n_jobs : int, default=None
+        Workers that share the rows, through joblib (processes, or whatever
+        ``joblib.parallel_config`` says). The result does not depend on it.
+    random_state : int, RandomState instance or None, default=None
+        Seeds the mini-batches, the same for all rows, and the training of an unfitted estimator.
+    verbose : int, default=0
+        Whether to show a progress bar.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        Labels.
+    estimator_ : estimator or torch.nn.Module
+        The fitted network.
+    parameter_names_ : list of str
+        Parameters of the network that the searches change.
+    n_parameters_searched_ : int
+        Number of values that are searched.
+    temperature_ : float
+        The temperature.
+    frozen_part_cached_ : bool
+        Whether the network could be cut, so that what is not searched is computed only once.
+    execution_ : {"matmul", "vmap", "loop"}
+        How searches run together: as large matrix products, by ``torch.vmap``, or one by one for
+        modules that allow neither.
+    reference_loss_ : float
+        Mean negative log-likelihood of the network on the training data.
+    n_features_in_ : int
+        Number of features seen by ``fit``.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the features, if X has any.
+
+    References
+    ----------
+    K. Schweighofer, L. Aichberger, M. Ielanskyi, G. Klambauer, S. Hochreiter, "Quantification of
+    Uncertainty with Adversarial Models", NeurIPS 2023.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.datasets import make_blobs
+    >>> from sklearn.neural_network import MLPClassifier
+    >>> from sklearn_quam import QUAMClassifier
+    >>> X, y = make_blobs(centers=[[-3, 0], [3, 0]], random_state=0)
+    >>> net = MLPClassifier(max_iter=1000, random_state=0).fit(X, y)
+    >>> est = QUAMClassifier(net, random_state=0).fit(X, y)
+    >>> u = est.predict_uncertainty([[-3, 0], [0, 6]])    # among the data, and far from them
+    >>> bool(u.epistemic[1] > 10 * u.epistemic[0])
+    True
     """
 
     _parameter_constraints: ClassVar[dict] = {
         **BaseUncertaintyClassifier._parameter_constraints,
-        **_AdversarialSearch._search_constraints,
+        **AdversarialSearch._search_constraints,
         "targets": [
             StrOptions({"all", "untargeted"}),
             Interval(Integral, 1, None, closed="left"),
@@ -375,18 +202,137 @@ class QUAMClassifier(_AdversarialSearch, BaseUncertaintyClassifier):
         return None if self.targets == "untargeted" else self.classes_[target]
 
 
-class QUAMRegressor(_AdversarialSearch, BaseUncertaintyRegressor):
-    """Uncertainty of a network's regression, with adversarial models.
+class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
+    """Uncertainty of a network's regression by adversarial models (QUAM).
+
+    For every row, searches start at the given network and look for models that explain the
+    training data as well but predict something else for this row: one search up and one
+    down for each output.
+    Where such models are easy to find, the prediction is epistemically uncertain.
 
     Parameters
     ----------
     estimator : estimator or torch.nn.Module, default=None
-        A fitted skorch net.
+        A fitted skorch net, a module, a fitted scikit-learn ``MLPRegressor``, ``Ridge`` or
+        ``LinearRegression``, or a pipeline that ends in one of these: taken as it is, never
+        retrained and never changed. An unfitted one is cloned and trained by ``fit``. None
+        trains a small network.
+    parameters : str, int, list of str, callable or LoRA, default="all"
+        What is searched: "all", "last_layer", a number of last layers, "bias", "norm", names or
+        globs of parameters, a function of (name, parameter), "lora" or a `LoRA`. The part of the
+        network that does not depend on it is computed only once for each row.
+    setting : {"given", "expected"}, default="given"
+        "given" judges the given network (setting (b) of the paper), "expected" the average of all
+        plausible models, which then also predicts (setting (a)).
+    measure : {"entropy", "variance"}, default="entropy"
+        Entropies in nats, or variances in squared units of the target.
+    targets : {"all", "untargeted"}, default="all"
+        Searches up and down for each output, or a single search that raises the divergence
+        itself, which finds less.
+    n_steps : int, default=100
+        Steps of each search.
+    learning_rate : float, default=5e-3
+        Step size of the search (eta in the paper) at its beginning.
+    learning_rate_decay : float, default=1.4
+        What the step size is divided by every `penalty_every` steps.
+    weight_decay : float, default=0.0
+        Pull of the searched parameters towards zero (gamma in the paper).
+    penalty : float, default=6.0
+        Weight of the training loss in the objective (c_0 in the paper) at the beginning.
+    penalty_growth : float, default=1.9
+        What the weight is multiplied by every `penalty_every` steps.
+    penalty_every : int, default=7
+        Steps between two changes of step size and penalty.
+    slack : float, default=None
+        Largest increase of the mean training loss (in nats a row) at which a model still counts as
+        one that explains the data; None takes the temperature.
+        It decides what is called feasible, what ``sampling="best"`` may take, and when a search
+        has converged.
+    temperature : float or "auto", default="auto"
+        Scale of loss increases (T in the paper): a found model weighs exp(-increase / temperature).
+        "auto" is 10 / n_samples of the training data, ten times the temperature of the Bayesian
+        posterior, because loss increases are measured on mini-batches.
+    sampling : {"trajectory", "best", "gaussian"}, default="trajectory"
+        Which models count: all that a search meets on its way, the most divergent feasible one of
+        each search, or draws around those. The given network counts in any case, once for each
+        target: it anchors the weights where every other model explains the data badly.
+    max_change : float, default=None
+        Bound on the Euclidean norm of the change of the searched parameters.
+    tol : float, default=1e-3
+        A search ends early when its model is feasible and its prediction (probabilities, or means
+        in standard deviations) changes by less than this, twice from one change of the schedule to
+        the next. 0 never ends early.
+    batch_size : int, default=64
+        Training rows that a step sees; the same for all searches.
+    memory_limit : int, float or str, default=None
+        Memory for searches that run together, in bytes or as a text such as "1GB"; None takes a
+        quarter of what is free. All workers share it.
+    optimizer : {"adam", "sgd"}, default="adam"
+        How the searched parameters move.
+    link : {"mean", "mean_variance", "mean_log_variance"}, default=None
+        What the network returns; two parts are a tuple, or the two halves of the columns. None
+        takes a tuple for mean and variance, anything else for the mean.
+    noise_variance : float or array-like of shape (n_outputs,), default=None
+        Variance around the mean, for networks that predict the mean only. None measures it by
+        the residuals.
+    device : str or torch.device, default=None
+        Where to run; None stays where the network is.
+    n_jobs : int, default=None
+        Workers that share the rows, through joblib (processes, or whatever
+        ``joblib.parallel_config`` says). The result does not depend on it.
+    random_state : int, RandomState instance or None, default=None
+        Seeds the mini-batches, the same for all rows, and the training of an unfitted estimator.
+    verbose : int, default=0
+        Whether to show a progress bar.
+
+    Attributes
+    ----------
+    estimator_ : estimator or torch.nn.Module
+        The fitted network.
+    n_outputs_ : int
+        Number of values predicted for a row.
+    noise_variance_ : ndarray of shape (n_outputs,)
+        Variance around the mean; only for networks that predict the mean only.
+    parameter_names_ : list of str
+        Parameters of the network that the searches change.
+    n_parameters_searched_ : int
+        Number of values that are searched.
+    temperature_ : float
+        The temperature.
+    frozen_part_cached_ : bool
+        Whether the network could be cut, so that what is not searched is computed only once.
+    execution_ : {"matmul", "vmap", "loop"}
+        How searches run together: as large matrix products, by ``torch.vmap``, or one by one for
+        modules that allow neither.
+    reference_loss_ : float
+        Mean negative log-likelihood of the network on the training data.
+    n_features_in_ : int
+        Number of features seen by ``fit``.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Names of the features, if X has any.
+
+    References
+    ----------
+    K. Schweighofer, L. Aichberger, M. Ielanskyi, G. Klambauer, S. Hochreiter, "Quantification of
+    Uncertainty with Adversarial Models", NeurIPS 2023.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.neural_network import MLPRegressor
+    >>> from sklearn_quam import QUAMRegressor
+    >>> X = np.linspace(-2, 2, 100)[:, None]
+    >>> y = np.sin(2 * X[:, 0]) + 0.1 * np.random.default_rng(0).normal(size=100)
+    >>> net = MLPRegressor(solver="lbfgs", max_iter=500, random_state=0).fit(X, y)
+    >>> est = QUAMRegressor(net, random_state=0).fit(X, y)
+    >>> u = est.predict_uncertainty([[0.0], [5.0]])    # among the data, and far from them
+    >>> bool(u.epistemic[1] > 10 * u.epistemic[0])
+    True
     """
 
     _parameter_constraints: ClassVar[dict] = {
         **BaseUncertaintyRegressor._parameter_constraints,
-        **_AdversarialSearch._search_constraints,
+        **AdversarialSearch._search_constraints,
         "targets": [StrOptions({"all", "untargeted"})],
     }
 
@@ -455,24 +401,3 @@ class QUAMRegressor(_AdversarialSearch, BaseUncertaintyRegressor):
 
     def _target_name(self, target: int) -> Any:
         return None if self.targets == "untargeted" else ("up", "down")[target % 2]
-
-
-def _rows_at_cut(split: SplitModule, inputs: Tensor) -> tuple[Tensor, ...]:
-    parts = [split.at_cut(inputs[rows]) for rows in batches(inputs)]
-    return tuple(torch.cat(tensors) for tensors in zip(*parts, strict=True))
-
-
-def _draw_batches(
-    n_rows: int, batch_size: int, n_batches: int, generator: torch.Generator
-) -> Tensor:
-    """Return row numbers (n_batches, batch_size): one shuffled pass over the data after another."""
-    size = min(batch_size, n_rows)
-    passes = -(-n_batches // (n_rows // size))
-    shuffled = [torch.randperm(n_rows, generator=generator) for _ in range(passes)]
-    whole = [order[: n_rows // size * size] for order in shuffled]
-    return torch.cat(whole)[: n_batches * size].reshape(n_batches, size)
-
-
-def _as_array(prediction: Any) -> np.ndarray:
-    values = prediction.mean if isinstance(prediction, Gaussian) else prediction.exp()
-    return values.cpu().double().numpy()

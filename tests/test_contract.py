@@ -24,6 +24,8 @@ from torch import nn
 
 from sklearn_quam import (
     Diagnostics,
+    QUAMClassifier,
+    QUAMRegressor,
     ReferenceClassifier,
     ReferenceRegressor,
     Uncertainty,
@@ -33,6 +35,8 @@ from sklearn_quam import (
 METHODS = {
     ReferenceClassifier: {},
     ReferenceRegressor: {},
+    QUAMClassifier: {"n_steps": 5},
+    QUAMRegressor: {"n_steps": 5},
 }
 
 DEVICES = ["cpu"]
