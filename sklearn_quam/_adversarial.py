@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
@@ -93,7 +94,7 @@ class AdversarialSearch(BaseUncertaintyEstimator):
 
     def __getstate__(self) -> dict[str, Any]:
         # What can be prepared again from the fitted state is not stored.
-        state = super().__getstate__()
+        state = dict(super().__getstate__())
         state.pop("_prepared", None)
         return state
 
@@ -164,6 +165,12 @@ class AdversarialSearch(BaseUncertaintyEstimator):
     def _use_less_memory(self) -> bool:
         self._max_searches = self._searches_at_once() // 2
         return self._max_searches > 0
+
+    def _for_thread(self) -> Any:
+        problem, split, size = self._prepare()
+        duplicate = super()._for_thread()
+        duplicate._prepared = replace(problem, executor=problem.executor.for_thread()), split, size
+        return duplicate
 
     def _chunks(self, inputs: Tensor) -> Iterator[slice]:
         given = self._reference.predict(inputs[:1])

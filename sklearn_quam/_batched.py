@@ -6,6 +6,7 @@ whatever it can handle, and a plain loop for the rest. `choose_executor` takes t
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -76,6 +77,36 @@ class Executor:
         """
         raise NotImplementedError
 
+    def for_thread(self) -> Executor:
+        """Return one with its own module: running a module with other weights changes it."""
+        return type(self)(copy.deepcopy(self.module), self.likelihood)
+
+    def bytes_per_model(self, weights: Weights, shared: Rows, own: Rows) -> int:
+        """Return the memory that a forward and a backward pass need for each model's values.
+
+        Parameters
+        ----------
+        weights : dict of Tensor of shape (n_models, ...)
+            Searched parameters of a few models, which require gradients.
+        shared, own : tuple of Tensor
+            Rows as for `predict`.
+
+        Returns
+        -------
+        int
+            Bytes, besides the parameters and their gradients.
+        """
+        sizes: dict[int, int] = {}
+
+        def count(tensor: Tensor) -> Tensor:
+            sizes[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+            self.predict(weights, shared, own)
+        # What is kept for the backward pass exists once more while it is made or differentiated.
+        return 2 * sum(sizes.values()) // len(own[0])
+
     def _predict_one(self, weights: Weights, shared: Rows, own: Rows) -> Any:
         rows = [torch.cat([a, b[None]]) for a, b in zip(shared, own, strict=True)]
         prediction = self.likelihood.prediction(functional_call(self.module, weights, tuple(rows)))
@@ -123,6 +154,10 @@ class ChainExecutor(Executor):
         self._prefixes, layers, self._ending = _read_chain(module)
         self._chain = Chain(layers)
 
+    def for_thread(self) -> Executor:
+        """Return itself: every thread has memory of its own, and the module is left alone."""
+        return self
+
     def predict(self, weights: Weights, shared: Rows, own: Rows) -> Any:
         """Return predictions; see the base class."""
         (rows,), (row,) = shared, own
@@ -134,6 +169,16 @@ class ChainExecutor(Executor):
         )
         if self._ending is not None:
             values = self._ending(values)
+        return self._interpret(values)
+
+    def bytes_per_model(self, weights: Weights, shared: Rows, own: Rows) -> int:  # noqa: ARG002
+        """Return the memory for each model's values; see the base class."""
+        values = self._chain.bytes_per_model(len(shared[0]) + 1)
+        outputs = self._chain.layers[-1].weight.shape[0] * (len(shared[0]) + 1)
+        # The last layer's values are differentiated by autograd, with a copy for every operation.
+        return values + 10 * outputs * shared[0].element_size()
+
+    def _interpret(self, values: Tensor) -> Any:
         if isinstance(self.likelihood, CategoricalLikelihood):
             # A softmax over the middle axis is far faster than over the last one, transposed.
             return self.likelihood.log_proba(values, dim=1).transpose(1, 2)

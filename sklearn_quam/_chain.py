@@ -84,6 +84,11 @@ class Chain:
         """
         return _ChainFunction.apply(self, rows, row, torch.is_grad_enabled(), *weights, *biases)
 
+    def bytes_per_model(self, n_rows: int) -> int:
+        """Return the memory that each model's values take, forward and backward."""
+        widths = sum(len(layer.weight) for layer in self.layers[:-1])
+        return 2 * widths * n_rows * self.layers[0].weight.element_size()
+
 
 class _ChainFunction(torch.autograd.Function):
     """The chain with its gradient for the searched parameters."""

@@ -7,7 +7,7 @@ them, and run one thread each.
 from __future__ import annotations
 
 import copy
-import os
+import threading
 import uuid
 import warnings
 from collections.abc import Iterator
@@ -23,8 +23,17 @@ from torch import Tensor
 _TASKS_PER_WORKER = 4
 _TENSORS = ("_inputs", "_target", "_sample_weight")
 
-# The estimator that this process worked with last, by the name of the run.
-_latest: dict[str, Any] = {}
+
+class _Latest(threading.local):
+    """The estimator that this worker, a process or a thread, worked with last."""
+
+    run: str | None = None
+    estimator: Any = None
+
+
+_latest = _Latest()
+# Estimators that have handed out work, for workers that are threads of the same process.
+_at_home: dict[str, Any] = {}
 
 
 def results_of_workers(
@@ -48,13 +57,14 @@ def results_of_workers(
     list of RowResults
         The results of the next few chunks.
     """
-    packed, run, main = _pack(estimator), uuid.uuid4().hex, os.getpid()
+    packed, run = _pack(estimator), uuid.uuid4().hex
+    _at_home[run] = estimator
     rows = [inputs[chunk].cpu().numpy() for chunk in chunks]
     per_task = max(1, -(-len(chunks) // (_TASKS_PER_WORKER * n_jobs)))
     tasks = [rows[start : start + per_task] for start in range(0, len(rows), per_task)]
     try:
         yield from Parallel(n_jobs=n_jobs, return_as="generator")(
-            delayed(_work)(packed, run, main, task) for task in tasks
+            delayed(_work)(packed, run, task) for task in tasks
         )
     except (PicklingError, TypeError, AttributeError) as error:
         if "pickle" not in str(error).lower():
@@ -64,6 +74,8 @@ def results_of_workers(
             "importable module and keep locks, files and generators out of it; or use n_jobs=1, or "
             "joblib.parallel_config(backend='threading')."
         ) from error
+    finally:
+        del _at_home[run]
 
 
 def _pack(estimator: Any) -> Any:
@@ -88,14 +100,15 @@ def _unpack(packed: Any) -> Any:
     return estimator
 
 
-def _work(packed: Any, run: str, main: int, rows: list[np.ndarray]) -> list[Any]:
+def _work(packed: Any, run: str, rows: list[np.ndarray]) -> list[Any]:
     """Work on some chunks in a worker."""
-    if os.getpid() != main:
-        torch.set_num_threads(1)
-    estimator = _latest.get(run)
-    if estimator is None:
-        estimator = _unpack(packed)
-        _latest.clear()
-        _latest[run] = estimator
+    if _latest.run != run:
+        if run in _at_home:
+            _latest.estimator = _at_home[run]._for_thread()
+        else:
+            torch.set_num_threads(1)
+            _latest.estimator = _unpack(packed)
+        _latest.run = run
+    estimator = _latest.estimator
     device = estimator._reference.device
     return [estimator._results_within_memory(torch.tensor(part, device=device)) for part in rows]

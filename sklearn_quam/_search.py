@@ -421,24 +421,13 @@ def bytes_per_search(problem: Problem, own: Rows) -> int:
         Bytes: parameters, gradients and optimizer state, and what the backward pass keeps.
     """
     few = tuple(rows[:2] for rows in own)
-    n_few = len(few[0])
-    sizes: dict[int, int] = {}
-
-    def count(tensor: Tensor) -> Tensor:
-        sizes[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
-        return tensor
-
     free = {
-        name: start.expand(n_few, *start.shape).clone().requires_grad_()
+        name: start.expand(len(few[0]), *start.shape).clone().requires_grad_()
         for name, start in problem.free.start.items()
     }
-    index = problem.batches[0]
-    rows = tuple(part[index] for part in problem.training.rows)
-    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-        prediction = problem.executor.predict(problem.free.weights(free), rows, few)
-        problem.executor.likelihood.negative_log_likelihood(
-            map_prediction(lambda part: part[:, :-1], prediction), problem.training.target[index]
-        )
+    rows = tuple(part[problem.batches[0]] for part in problem.training.rows)
+    values = problem.executor.bytes_per_model(problem.free.weights(free), rows, few)
     parameters = sum(start.numel() * start.element_size() for start in problem.free.start.values())
-    # Two Adam moments, gradient, values and one spare; activations exist forward and backward.
-    return 5 * parameters + 3 * sum(sizes.values()) // n_few
+    own_rows = sum(part[:1].numel() * part.element_size() for part in own)
+    # Values, gradients and two moments of Adam, and one spare copy while searches are moved.
+    return 5 * parameters + values + 2 * own_rows

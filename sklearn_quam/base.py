@@ -6,6 +6,7 @@ weights for these rows to the accumulator.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
@@ -281,6 +282,10 @@ class BaseUncertaintyEstimator(BaseEstimator):
                 raise
         halves = [half for half in inputs.tensor_split(2) if len(half)]
         return _join([self._results_within_memory(half) for half in halves])
+
+    def _for_thread(self) -> Any:
+        """Return a copy that may run beside others of its kind."""
+        return copy.copy(self)
 
     def _use_less_memory(self) -> bool:
         """Tell whether the next try will need less memory."""

@@ -338,7 +338,9 @@ CASES = {
         vision, "blocks.1.linear1.bias", SEQUENCES, "patches blocks.0", "blocks.1 norm head"
     ),
     "vit, head": Case(vision, HEAD, SEQUENCES, "patches blocks.0 blocks.1 norm", "head"),
-    "encoder, head": Case(encoder, HEAD, SEQUENCES, "embed encoder", "head"),
+    "encoder, head": Case(
+        encoder, HEAD, SEQUENCES, "embed encoder.layers.0 encoder.layers.1", "head"
+    ),
     "encoder, last layer": Case(
         encoder,
         "encoder.layers.1.linear2.weight",

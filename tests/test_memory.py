@@ -48,13 +48,13 @@ def test_limits_in_bytes(limit, expected):
     ["", "GB", "much", "1XB", "1GBB", "1 2GB", "1,5GB", "1..5GB", ".", "5iB", "-1GB", "1e9GB"],
 )
 def test_nonsense_is_refused_by_name(limit):
-    with pytest.raises(ValueError, match="memory_limit=.*'1GB'"):
+    with pytest.raises(ValueError, match=r"memory_limit=.*'1GB'"):
         memory_in_bytes(limit, CPU)
 
 
 @pytest.mark.parametrize("limit", [0, -1, -2.5, 0.0, math.nan, "0", "0GB", "0.0 MiB"])
 def test_limits_that_are_not_positive_are_refused(limit):
-    with pytest.raises(ValueError, match="memory_limit=.*positive"):
+    with pytest.raises(ValueError, match=r"memory_limit=.*positive"):
         memory_in_bytes(limit, CPU)
 
 

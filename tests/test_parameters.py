@@ -272,7 +272,10 @@ def test_norm_of_a_network_without_is_refused():
         ("head*", ["head.weight", "head.bias"]),
         ("*.weight", ["head.weight", "middle.weight", "first.weight"]),
         (["first.bias", "head.bias"], ["head.bias", "first.bias"]),
-        (["f*", "first.bias", "*.bias"], ["head.bias", "middle.bias", "first.weight", "first.bias"]),
+        (
+            ["f*", "first.bias", "*.bias"],
+            ["head.bias", "middle.bias", "first.weight", "first.bias"],
+        ),
         (("mid*.weight", "[fh]*.bias"), ["head.bias", "middle.weight", "first.bias"]),
         (lambda name, p: p.ndim == 1, ["head.bias", "middle.bias", "first.bias"]),
         (lambda name, p: "middle" in name, ["middle.weight", "middle.bias"]),
