@@ -1,10 +1,11 @@
 """Which digits does a network not know? Train it without two classes, then ask it.
 
-``make demo`` runs this script: it prints how well the uncertainty tells the left-out digits from
-the known ones, and writes a figure.
+``make demo`` runs this script: it prints how well the network's entropy and QUAM's epistemic
+uncertainty tell the left-out digits from the known ones, and writes a figure.
 """
 
 import argparse
+import time
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -16,9 +17,11 @@ from sklearn.model_selection import train_test_split
 from skorch import NeuralNetClassifier
 from torch import nn
 
-from sklearn_quam import ReferenceClassifier
+from sklearn_quam import QUAMClassifier, ReferenceClassifier
 
 LEFT_OUT = (3, 5)
+N_POINTS = 150  # of known and of left-out digits
+BLUE, RED = "#0072B2", "#D55E00"  # told apart by everyone
 
 
 def load_data():
@@ -27,7 +30,7 @@ def load_data():
     X = (X / 16).astype(np.float32)
     unknown = np.isin(y, LEFT_OUT)
     known = train_test_split(X[~unknown], y[~unknown], test_size=0.3, random_state=0)
-    return *known, X[unknown]
+    return *known, X[unknown], y[unknown]
 
 
 def train_network(X, y):
@@ -47,22 +50,47 @@ def train_network(X, y):
     return net.fit(X, columns.astype(np.int64))
 
 
-def plot(path, known, unknown, images):
-    """Draw the two distributions, and the most certain of the unknown digits."""
-    figure = plt.figure(figsize=(8, 4.2), layout="constrained")
-    left, right = figure.subfigures(1, 2, width_ratios=[1.4, 1])
-    ax = left.subplots()
-    bins = np.linspace(0, max(known.max(), unknown.max()), 40)
-    ax.hist(known, bins, density=True, alpha=0.75, color="#0072B2", label="known digits")
-    ax.hist(unknown, bins, density=True, alpha=0.6, color="#D55E00", label="left-out digits")
-    ax.set(xlabel="entropy of the network (nats)", ylabel="density", yscale="log")
+def plot_histogram(ax, known, unknown, label):
+    """Draw how the score is distributed over known and left-out digits."""
+    bins = np.linspace(0, max(known.max(), unknown.max()), 30)
+    ax.hist(known, bins, alpha=0.75, color=BLUE, label="known digits")
+    ax.hist(unknown, bins, alpha=0.6, color=RED, label="left-out digits")
+    ax.set(xlabel=label, ylabel="digits")
+    ax.spines[["top", "right"]].set_visible(False)
     ax.legend(frameon=False)
-    right.suptitle("left-out digits: least (top)\nand most (bottom) uncertain", fontsize=10)
-    order = unknown.argsort()
-    for axis, row in zip(right.subplots(2, 4).flat, [*order[:4], *order[:-5:-1]], strict=True):
-        axis.imshow(images[row].reshape(8, 8), cmap="gray_r")
-        axis.set_title(f"{unknown[row]:.2f}", fontsize=8)
-        axis.axis("off")
+
+
+def plot_digits(figure, title, images, captions, colours):
+    """Draw a row of digits with a caption each."""
+    figure.suptitle(title, x=0.01, ha="left", fontsize=10)
+    for ax, image, caption, colour in zip(
+        figure.subplots(1, len(images)), images, captions, colours, strict=True
+    ):
+        ax.imshow(image.reshape(8, 8), cmap="gray_r")
+        ax.set_title(caption, fontsize=8, color=colour)
+        ax.axis("off")
+
+
+def plot(path, scores, X, y, predicted, diagnostics):
+    """Draw both scores, and the digits that QUAM is least and most certain about."""
+    figure = plt.figure(figsize=(8, 6.4), layout="constrained")
+    top, middle, bottom = figure.subfigures(3, 1, height_ratios=[2.2, 1, 1])
+    for ax, (name, score) in zip(top.subplots(1, 2), scores.items(), strict=True):
+        plot_histogram(ax, score[:N_POINTS], score[N_POINTS:], name)
+    order = list(scores.values())[-1].argsort()
+    names = np.where(np.isin(y, LEFT_OUT), "left out", "known")
+    for part, title, rows in (
+        (middle, "least certain: predicted as ..., might as well be ...", order[:-10:-1]),
+        (bottom, "most certain", order[:9]),
+    ):
+        captions = [
+            f"{predicted[row]}"
+            + (f", {diagnostics.rival[row]}?" if diagnostics.feasible[row] else "")
+            + f"\n({names[row]} {y[row]})"
+            for row in rows
+        ]
+        colours = [RED if y[row] in LEFT_OUT else BLUE for row in rows]
+        plot_digits(part, title, X[rows], captions, colours)
     figure.savefig(path, dpi=150)
 
 
@@ -74,20 +102,30 @@ def main():
     out = parser.parse_args().out
     out.mkdir(parents=True, exist_ok=True)
 
-    X_train, X_test, y_train, y_test, X_unknown = load_data()
+    X_train, X_test, y_train, y_test, X_unknown, y_unknown = load_data()
     net = train_network(X_train, y_train)
-    est = ReferenceClassifier(net).fit(X_train, y_train)
+    X = np.concatenate([X_test[:N_POINTS], X_unknown[:N_POINTS]])
+    y = np.concatenate([y_test[:N_POINTS], y_unknown[:N_POINTS]])
+    is_unknown = np.isin(y, LEFT_OUT)
 
-    known = est.predict_uncertainty(X_test).total
-    unknown = est.predict_uncertainty(X_unknown).total
-    is_unknown = np.r_[np.zeros(len(known)), np.ones(len(unknown))]
-    auroc = roc_auc_score(is_unknown, np.r_[known, unknown])
+    entropy = ReferenceClassifier(net).fit(X_train, y_train).predict_uncertainty(X).total
+    est = QUAMClassifier(net, random_state=0, verbose=1).fit(X_train, y_train)
+    start = time.perf_counter()
+    uncertainty, diagnostics = est.predict_uncertainty(X, return_diagnostics=True)
+    took = (time.perf_counter() - start) / len(X)
+    scores = {
+        "entropy of the network (nats)": entropy,
+        "epistemic uncertainty, QUAM (nats)": uncertainty.epistemic,
+    }
 
-    print(f"Digits without {' and '.join(map(str, LEFT_OUT))}: {len(X_train)} to train on.")
-    print(f"Test accuracy on known digits:                 {est.score(X_test, y_test):.3f}")
-    print(f"AUROC, telling left-out digits by the entropy: {auroc:.3f}")
+    print(f"\nA network that has never seen a {' or a '.join(map(str, LEFT_OUT))}")
+    print(f"(test accuracy on the digits it knows: {est.score(X_test, y_test):.3f})\n")
+    print(f"{'telling left-out digits by':<38}AUROC")
+    for name, score in scores.items():
+        print(f"{name:<38}{roc_auc_score(is_unknown, score):.3f}")
+    print(f"\nQUAM: {N_POINTS} known and {N_POINTS} left-out digits, {took:.3f} seconds a digit")
     path = out / "demo.png"
-    plot(path, known, unknown, X_unknown)
+    plot(path, scores, X, y, est.predict(X), diagnostics)
     print(f"Figure: {path}")
 
 

@@ -1,0 +1,648 @@
+"""QUAM as a user meets it: what it promises about rows, models, errors, and the truth."""
+
+import copy
+import pickle
+from functools import cache
+
+import joblib
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import spearmanr
+from sklearn.base import clone
+from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
+from sklearn.metrics import roc_auc_score
+from sklearn.model_selection import GridSearchCV
+from sklearn.neural_network import MLPClassifier, MLPRegressor
+from torch import nn
+
+from sklearn_quam import LoRA, QUAMClassifier, QUAMRegressor
+from sklearn_quam import quam as quam_module
+from sklearn_quam._cache import SplitModule
+
+from .networks import (
+    IMAGES,
+    LABELS,
+    TARGET,
+    TWO_TARGETS,
+    WORDS,
+    X_NEW,
+    Dense,
+    MeanAndVariance,
+    Residual,
+    X,
+    dense,
+    fitted,
+    module_state,
+)
+
+SHORT = {"n_steps": 12, "penalty_every": 4, "learning_rate": 0.02, "random_state": 0}
+PROPERTY = settings(deadline=None, max_examples=12)
+each_setting = pytest.mark.parametrize("setting", ["given", "expected"])
+
+
+def seeded(build, *args, seed=0):
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return build(*args)
+
+
+def assert_same_rows(found, expected, rows=slice(None), rtol=1e-8):
+    """Compare uncertainty and diagnostics, the latter of some rows."""
+    for got, wanted in zip(found[0], expected[0], strict=True):
+        np.testing.assert_allclose(got, wanted[rows], rtol=rtol, atol=1e-12)
+    for name, got, wanted in zip(found[1]._fields, found[1], expected[1], strict=True):
+        if got.dtype.kind == "f":
+            np.testing.assert_allclose(got, wanted[rows], rtol=rtol, atol=1e-9, err_msg=name)
+        else:
+            np.testing.assert_array_equal(got, wanted[rows], err_msg=name)
+
+
+# -- rows, chunks, seeds -------------------------------------------------------------------
+
+KINDS = {
+    "classes": (QUAMClassifier, dense, 3, LABELS),
+    "values": (QUAMRegressor, dense, 1, TARGET),
+    "two values": (QUAMRegressor, dense, 2, TWO_TARGETS),
+    "mean and variance": (QUAMRegressor, MeanAndVariance, 1, TARGET),
+}
+kinds = st.sampled_from(list(KINDS))
+options = st.fixed_dictionaries(
+    {
+        "setting": st.sampled_from(["given", "expected"]),
+        "sampling": st.sampled_from(["trajectory", "best", "gaussian"]),
+        "parameters": st.sampled_from(["all", "last_layer", "bias", "lora"]),
+        "optimizer": st.sampled_from(["adam", "sgd"]),
+        "tol": st.sampled_from([0.0, 0.05]),
+        "n_steps": st.integers(1, 14),
+        "max_change": st.sampled_from([None, 0.2]),
+        "random_state": st.integers(0, 10),
+    }
+)
+
+
+def build(kind, **chosen):
+    """Return a fitted estimator in double precision."""
+    wrapper, module, n_out, y = KINDS[kind]
+    arguments = {**SHORT, "slack": 0.2, **chosen}
+    return wrapper(seeded(module, n_out).double(), **arguments).fit(X, y)
+
+
+@PROPERTY
+@given(kinds, options, st.lists(st.integers(0, 9), min_size=1, max_size=6))
+def test_a_row_does_not_depend_on_the_other_rows(kind, chosen, rows):
+    est = build(kind, **chosen)
+    together = est.predict_uncertainty(X_NEW[:10], return_diagnostics=True)
+    some = est.predict_uncertainty(X_NEW[rows], return_diagnostics=True)
+    assert_same_rows(some, together, rows)
+
+
+@PROPERTY
+@given(kinds, options, st.sampled_from([1, "1KB", "20kB", "0.2MiB", "1GB"]))
+def test_results_do_not_depend_on_the_memory_limit(kind, chosen, limit):
+    default = build(kind, **chosen).predict_uncertainty(X_NEW[:5], return_diagnostics=True)
+    limited = build(kind, **chosen, memory_limit=limit)
+    assert_same_rows(limited.predict_uncertainty(X_NEW[:5], return_diagnostics=True), default)
+
+
+@each_setting
+@pytest.mark.parametrize("sampling", ["trajectory", "best"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_targets_may_be_searched_one_after_the_other(kind, sampling, setting):
+    chosen = {"setting": setting, "sampling": sampling, "n_steps": 12}
+    default = build(kind, **chosen).predict_uncertainty(X_NEW[:4], return_diagnostics=True)
+    single = build(kind, **chosen, memory_limit="1KB")
+    assert single._searches_at_once() == 1
+    assert_same_rows(single.predict_uncertainty(X_NEW[:4], return_diagnostics=True), default)
+
+
+@PROPERTY
+@given(kinds, options)
+def test_a_random_state_determines_everything(kind, chosen):
+    first, second = build(kind, **chosen), build(kind, **chosen)
+    expected = first.predict_uncertainty(X_NEW[:4], return_diagnostics=True)
+    for est in (first, second):
+        again = est.predict_uncertainty(X_NEW[:4], return_diagnostics=True)
+        assert_same_rows(again, expected, rtol=0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_another_random_state_gives_another_answer(kind):
+    options = {"batch_size": 10}
+    first = build(kind, **options, random_state=0).predict_uncertainty(X_NEW[:4])
+    second = build(kind, **options, random_state=1).predict_uncertainty(X_NEW[:4])
+    assert (first.epistemic != second.epistemic).all()
+    np.testing.assert_allclose(second.epistemic, first.epistemic, rtol=0.5)
+
+
+@PROPERTY
+@given(kinds, options)
+def test_parts_add_up_and_epistemic_is_not_negative(kind, chosen):
+    u = build(kind, **chosen).predict_uncertainty(X_NEW[:5])
+    assert (u.epistemic >= 0).all()
+    np.testing.assert_allclose(u.total, u.aleatoric + u.epistemic, rtol=1e-14, atol=1e-14)
+
+
+@pytest.mark.parametrize("parameters", ["last_layer", "all", "bias", "lora"])
+@pytest.mark.parametrize(
+    ("module", "data"),
+    [
+        (lambda: dense(), X),
+        (Residual, X),
+        (
+            lambda: nn.Sequential(
+                nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 3)
+            ),
+            IMAGES,
+        ),
+    ],
+    ids=["dense", "skip connection", "convolutional"],
+)
+def test_cached_and_uncached_give_the_same(module, data, parameters, monkeypatch):
+    net = seeded(module).double()
+    est = QUAMClassifier(net, parameters=parameters, **SHORT)
+    cached = est.fit(data, LABELS).predict_uncertainty(data[:6] * 2, return_diagnostics=True)
+    assert est.frozen_part_cached_
+    assert cached[1].cached.all()
+    monkeypatch.setattr(
+        quam_module, "split_module", lambda module, *_: SplitModule(None, module, False)
+    )
+    whole = clone(est).fit(data, LABELS)
+    assert not whole.frozen_part_cached_
+    uncached = whole.predict_uncertainty(data[:6] * 2, return_diagnostics=True)
+    assert not uncached[1].cached.any()
+    uncached = uncached[0], uncached[1]._replace(cached=cached[1].cached)
+    assert_same_rows(uncached, cached)
+
+
+def test_single_precision_rows_are_as_independent_as_rounding_allows():
+    est = QUAMClassifier(seeded(dense), **{**SHORT, "n_steps": 40}).fit(X, LABELS)
+    together = est.predict_uncertainty(X_NEW).epistemic
+    alone = [est.predict_uncertainty(X_NEW[i : i + 1]).epistemic[0] for i in range(len(X_NEW))]
+    np.testing.assert_allclose(alone, together, rtol=1e-4)
+
+
+# -- the models themselves -----------------------------------------------------------------
+
+
+def tied():
+    module = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 3))
+    module[2].weight = module[0].weight
+    return module
+
+
+def normalised():
+    return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 3))
+
+
+MODELS = {
+    "all": (dense, {}),
+    "last layer": (dense, {"parameters": "last_layer"}),
+    "low rank": (dense, {"parameters": LoRA(rank=2, alpha=3.0)}),
+    "tied": (tied, {}),
+    "tied, by the other name": (tied, {"parameters": ["2.weight"]}),
+    "tied, low rank": (tied, {"parameters": "lora"}),
+    "norm": (normalised, {"parameters": "norm"}),
+    "two targets": (dense, {"targets": 2}),
+    "one by one": (dense, {"memory_limit": "1KB"}),
+    "no feasible model": (dense, {"slack": 0.0, "penalty": 0.0}),
+    "untargeted": (dense, {"targets": "untargeted"}),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
+@pytest.mark.parametrize(("module", "arguments"), MODELS.values(), ids=list(MODELS))
+def test_adversarial_models_are_what_they_are_said_to_be(module, arguments, dtype):
+    net = seeded(module).to(dtype)
+    before = module_state(net)
+    est = QUAMClassifier(net, **{**SHORT, "slack": 0.1, "n_steps": 25, **arguments})
+    est.fit(X, WORDS[LABELS])
+    rtol = 1e-9 if dtype == torch.float64 else 2e-4
+    inputs, target = torch.as_tensor(X).to(dtype), torch.as_tensor(LABELS)
+    rows = torch.as_tensor(X_NEW[:3]).to(dtype)
+    net.eval()
+    given_loss = nn.functional.cross_entropy(net(inputs), target)
+    models = est.adversarial_models(X_NEW[:3])
+    n_targets = {2: 2, "untargeted": 1}.get(arguments.get("targets"), 3)
+    for row, found in zip(rows, models, strict=True):
+        given_proba = torch.softmax(net(row[None]), dim=1)[0]
+        assert len(found) == n_targets
+        divergences = [m["divergence"] for m in found]
+        assert divergences == sorted(divergences, reverse=True)
+        for model in found:
+            rival = copy.deepcopy(net)
+            rival.load_state_dict(model["state_dict"], strict=True)
+            with torch.no_grad():
+                proba = torch.softmax(rival(row[None]), dim=1)[0]
+                loss = nn.functional.cross_entropy(rival(inputs), target)
+                divergence = float((given_proba * (given_proba / proba).log()).sum())
+            np.testing.assert_allclose(model["prediction"], proba, rtol=rtol)
+            np.testing.assert_allclose(model["divergence"], divergence, rtol=rtol, atol=1e-6)
+            increase = float(loss - given_loss.detach())
+            np.testing.assert_allclose(model["loss_increase"], increase, rtol=rtol, atol=1e-6)
+            assert model["loss_increase"] <= est._prepare()[0].slack
+            assert model["feasible"] == (model["divergence"] > 0)
+        names = {m["target"] for m in found}
+        assert names == {None} if n_targets == 1 else names <= set(WORDS)
+        assert len(names) == n_targets
+    if "two targets" in str(arguments):
+        assert est.predict(X_NEW[:1])[0] in {m["target"] for m in models[0]}
+    net.train()
+    assert module_state(net) == before
+
+
+def test_tied_weights_stay_tied_in_the_found_models():
+    est = QUAMClassifier(seeded(tied), **SHORT, slack=0.5).fit(X, LABELS)
+    found = [m for m in est.adversarial_models(X_NEW[:1])[0] if m["feasible"]]
+    assert found
+    for model in found:
+        assert torch.equal(model["state_dict"]["0.weight"], model["state_dict"]["2.weight"])
+        assert not torch.equal(model["state_dict"]["0.weight"], est._reference.module[0].weight)
+
+
+@pytest.mark.parametrize(
+    ("module", "y"),
+    [
+        (lambda: dense(1), TARGET),
+        (lambda: dense(2), TWO_TARGETS),
+        (MeanAndVariance, TARGET),
+    ],
+    ids=["one", "two outputs", "mean and variance"],
+)
+def test_adversarial_models_of_a_regressor(module, y):
+    net = seeded(module).double()
+    est = QUAMRegressor(net, **{**SHORT, "slack": 0.1, "n_steps": 25}).fit(X, y)
+    inputs, target = torch.as_tensor(X).double(), torch.as_tensor(y).double().reshape(len(y), -1)
+
+    def normal(module, rows):
+        with torch.no_grad():
+            output = module(rows)
+        if isinstance(output, tuple):
+            return torch.distributions.Normal(output[0], output[1].sqrt())
+        scale = torch.as_tensor(est.noise_variance_).sqrt()
+        return torch.distributions.Normal(output, scale.expand_as(output))
+
+    given_loss = -normal(net, inputs).log_prob(target).sum(dim=1).mean()
+    row = torch.as_tensor(X_NEW[:1]).double()
+    n_outputs = target.shape[1]
+    found = est.adversarial_models(X_NEW[:1])[0]
+    assert sorted(m["target"] for m in found) == ["down"] * n_outputs + ["up"] * n_outputs
+    for model in found:
+        rival = copy.deepcopy(net)
+        rival.load_state_dict(model["state_dict"])
+        at_row = normal(rival, row)
+        np.testing.assert_allclose(model["prediction"], at_row.mean[0], rtol=1e-9)
+        kl = torch.distributions.kl_divergence(normal(net, row), at_row).sum()
+        np.testing.assert_allclose(model["divergence"], kl, rtol=1e-6, atol=1e-12)
+        increase = -normal(rival, inputs).log_prob(target).sum(dim=1).mean() - given_loss
+        np.testing.assert_allclose(model["loss_increase"], increase, rtol=1e-6, atol=1e-12)
+        assert model["loss_increase"] <= 0.1
+    if n_outputs == 1:
+        shift = {m["target"]: m["prediction"] - normal(net, row).mean[0].numpy() for m in found}
+        assert shift["up"] > 0 > shift["down"]
+
+
+# -- ground truth --------------------------------------------------------------------------
+
+# With these a search comes to rest where target and training loss balance, and a model's weight
+# is that of the posterior: the temperature is one over the number of rows.
+CONVERGED = {
+    "n_steps": 300,
+    "learning_rate": 0.05,
+    "learning_rate_decay": 1.1,
+    "penalty": 1.0,
+    "penalty_growth": 1.3,
+    "penalty_every": 10,
+    "batch_size": 100,
+    "tol": 0.0,
+    "temperature": 0.01,
+}
+
+
+def correlated(rng, n_rows, n_features, correlation):
+    covariance = correlation + (1 - correlation) * np.eye(n_features)
+    return rng.normal(size=(n_rows, n_features)) @ np.linalg.cholesky(covariance).T
+
+
+def test_points(rng, n_features):
+    return rng.normal(size=(40, n_features)) * rng.choice([0.5, 1, 2, 3], size=(40, 1))
+
+
+test_points.__test__ = False
+
+
+@cache
+def bayesian_linear(seed, correlation, n_features=3, precision=0.0):
+    """Return data, and the posterior mean of KL(p_w || p_w') around the fitted weights."""
+    rng = np.random.default_rng(seed)
+    X, X_test = correlated(rng, 100, n_features, correlation), test_points(rng, n_features)
+    y = X @ rng.normal(size=n_features) + 0.5 + 0.5 * rng.normal(size=100)
+    net = Ridge(precision).fit(X, y) if precision else LinearRegression().fit(X, y)
+    # The weights of the posterior are N(w, noise * A^-1); KL is a square over twice the noise.
+    design, design_test = (np.column_stack([np.ones(len(Z)), Z]) for Z in (X, X_test))
+    A = design.T @ design + precision * np.diag([0.0] + [1.0] * n_features)
+    leverage = np.einsum("ij,jk,ik->i", design_test, np.linalg.inv(A), design_test)
+    return net, X, y, X_test, leverage / 2
+
+
+@cache
+def bayesian_logistic(seed, correlation, n_features=2, C=np.inf, n_draws=40_000):
+    """Return data, and the posterior mean of KL(p_w || p_w') by importance sampling."""
+    rng = np.random.default_rng(seed)
+    X, X_test = correlated(rng, 100, n_features, correlation), test_points(rng, n_features)
+    y = (rng.random(100) < 1 / (1 + np.exp(-X @ rng.normal(size=n_features)))).astype(int)
+    net = fitted(LogisticRegression(C=C, tol=1e-8, max_iter=1000), X, y)
+    w = np.concatenate([net.intercept_, net.coef_[0]])
+    design, design_test = (np.column_stack([np.ones(len(Z)), Z]) for Z in (X, X_test))
+    prior = np.array([0.0] + [1 / C] * n_features)
+    p = 1 / (1 + np.exp(-design @ w))
+    hessian = design.T @ (design * (p * (1 - p))[:, None]) + np.diag(prior)
+    # Proposals: Student's t around the mode, a little wider than the curvature says.
+    z = rng.standard_t(5, size=(n_draws, n_features + 1))
+    draws = w + 1.2 * z @ np.linalg.cholesky(np.linalg.inv(hessian)).T
+    scores = draws @ design.T
+    log_posterior = (scores * y - np.logaddexp(0, scores)).sum(axis=1) - draws**2 @ prior / 2
+    log_weights = log_posterior + 3 * np.log1p(z**2 / 5).sum(axis=1)
+    weights = np.exp(log_weights - log_weights.max())
+    weights /= weights.sum()
+    assert 1 / (weights**2).sum() > 0.4 * n_draws  # the proposals fit
+    p, scores = 1 / (1 + np.exp(-design_test @ w)), draws @ design_test.T
+    divergence = p * (np.log(p) + np.logaddexp(0, -scores))
+    divergence += (1 - p) * (np.log1p(-p) + np.logaddexp(0, scores))
+    return net, X, y, X_test, weights @ divergence
+
+
+def rank_correlation(kind, problem, **options):
+    net, X, y, X_test, truth = problem
+    est = kind(net, random_state=0, **options).fit(X, y)
+    return spearmanr(est.predict_uncertainty(X_test).epistemic, truth).statistic
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    ("correlation", "precision", "arguments"),
+    [
+        pytest.param(0.5, 0.0, {}, id="defaults"),
+        pytest.param(0.5, 1.0, {}, id="defaults, Gaussian prior"),
+        pytest.param(0.9, 0.0, CONVERGED, id="converged, correlated features"),
+    ],
+)
+def test_linear_regression_ranks_as_the_posterior(seed, correlation, precision, arguments):
+    problem = bayesian_linear(seed, correlation, precision=precision)
+    assert rank_correlation(QUAMRegressor, problem, **arguments) > 0.9
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    ("correlation", "n_features", "C", "arguments"),
+    [
+        pytest.param(0.5, 2, np.inf, {}, id="defaults"),
+        pytest.param(0.5, 4, np.inf, {}, id="defaults, four features"),
+        pytest.param(0.5, 2, 1.0, {}, id="defaults, Gaussian prior"),
+        pytest.param(0.5, 2, np.inf, CONVERGED, id="converged"),
+        pytest.param(0.9, 2, np.inf, CONVERGED, id="converged, correlated features"),
+    ],
+)
+def test_logistic_regression_ranks_as_the_posterior(seed, correlation, n_features, C, arguments):
+    problem = bayesian_logistic(seed, correlation, n_features, C)
+    assert rank_correlation(QUAMClassifier, problem, **arguments) > 0.9
+
+
+def test_linear_regression_comes_close_to_the_closed_form():
+    # A search that balances c * loss against the shift ends N * leverage / c standard deviations
+    # away: for one penalty weight the divergence of the last model is known.
+    net, X, y, X_test, half_leverage = bayesian_linear(0, 0.5)
+    penalty = 50.0
+    est = QUAMRegressor(
+        net,
+        n_steps=400,
+        penalty=penalty,
+        penalty_growth=1.0,
+        penalty_every=400,
+        learning_rate=0.01,
+        learning_rate_decay=1.0,
+        batch_size=100,
+        tol=0.0,
+        slack=1e9,
+        random_state=0,
+    ).fit(X, y)
+    for half, models in zip(half_leverage[:6], est.adversarial_models(X_test[:6]), strict=True):
+        shift = 100 * 2 * half / penalty
+        increase = (2 * half) * 100 / penalty**2 / 2
+        for model in models:
+            np.testing.assert_allclose(model["divergence"], shift**2 / 2, rtol=0.02)
+            np.testing.assert_allclose(model["loss_increase"], increase, rtol=0.02)
+
+
+def two_blobs(seed=0, n_rows=80):
+    rng = np.random.default_rng(seed)
+    y = np.arange(n_rows) % 2
+    return rng.normal(size=(n_rows, 2)) * 0.5 + np.where(y, 3.0, -3.0)[:, None], y
+
+
+@each_setting
+def test_points_in_the_gap_between_two_blobs_are_uncertain(setting):
+    blobs, y = two_blobs()
+    net = fitted(MLPClassifier((16, 16), max_iter=100, random_state=0), blobs, y)
+    est = QUAMClassifier(net, setting=setting, random_state=0).fit(blobs, y)
+    rng = np.random.default_rng(1)
+    along = rng.uniform(-3, 3, size=20)
+    gap = np.column_stack([along, -along]) + 0.2 * rng.normal(size=(20, 2))
+    in_gap = est.predict_uncertainty(gap).epistemic
+    inside = est.predict_uncertainty(two_blobs(2, 20)[0]).epistemic
+    assert in_gap.min() > inside.max()
+    assert np.median(in_gap) > 10 * np.median(inside)
+
+
+def test_classifier_knows_training_points_from_points_far_outside():
+    blobs, y = two_blobs()
+    net = fitted(MLPClassifier((16, 16), max_iter=100, random_state=0), blobs, y)
+    est = QUAMClassifier(net, random_state=0).fit(blobs, y)
+    angle = np.linspace(0, 2 * np.pi, 16, endpoint=False) + 0.1
+    aside = np.array([[9.0, -9.0], [-9.0, 9.0], [12.0, -10.0], [-8.0, 11.0]])
+    duplicates = est.predict_uncertainty(blobs[:16]).epistemic
+    outside = est.predict_uncertainty(aside).epistemic
+    assert outside.min() > 10 * duplicates.max()
+    ring = est.predict_uncertainty(20 * np.column_stack([np.cos(angle), np.sin(angle)])).epistemic
+    assert np.median(ring) > np.median(duplicates)
+
+
+@pytest.mark.parametrize("setting", ["given", "expected"])
+@pytest.mark.parametrize("measure", ["entropy", "variance"])
+def test_regressor_knows_a_sine_where_it_has_seen_it(setting, measure):
+    rng = np.random.default_rng(0)
+    x = np.concatenate([rng.uniform(-3, -1, 40), rng.uniform(1, 3, 40)])[:, None]
+    y = np.sin(2 * x[:, 0]) + 0.1 * rng.normal(size=80)
+    net = fitted(
+        MLPRegressor((20, 20), activation="tanh", solver="lbfgs", max_iter=300, random_state=0),
+        x,
+        y,
+    )
+    est = QUAMRegressor(net, setting=setting, measure=measure, random_state=0).fit(x, y)
+    duplicates = est.predict_uncertainty(x[::4]).epistemic
+    outside = est.predict_uncertainty(np.array([[-7.0], [-6.0], [6.0], [7.0]])).epistemic
+    gap = est.predict_uncertainty(np.linspace(-0.4, 0.4, 7)[:, None]).epistemic
+    assert outside.min() > duplicates.max()
+    assert np.median(outside) > 5 * np.median(duplicates)
+    assert np.median(gap) > 2 * np.median(duplicates)
+
+
+# -- errors --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"parameters": "2.wieght"}, r"2\.weight"),
+        ({"parameters": ["0.weight", "3.*"]}, "nearest"),
+        ({"parameters": 5}, "2 layers with parameters"),
+        ({"parameters": 0}, "parameters"),
+        ({"parameters": "norm"}, "selects none"),
+        ({"parameters": lambda name, parameter: False}, "selects none"),
+        ({"parameters": LoRA(rank=0)}, "rank"),
+        ({"parameters": LoRA(layers="head")}, "nearest"),
+        ({"targets": 0}, "targets"),
+        ({"targets": "most"}, "targets"),
+        ({"temperature": 0}, "temperature"),
+        ({"temperature": -1.0}, "temperature"),
+        ({"temperature": "warm"}, "temperature"),
+        ({"penalty_growth": 0.5}, "penalty_growth"),
+        ({"learning_rate_decay": 0.5}, "learning_rate_decay"),
+        ({"learning_rate": 0}, "learning_rate"),
+        ({"penalty": -1}, "penalty"),
+        ({"penalty_every": 0}, "penalty_every"),
+        ({"n_steps": 0}, "n_steps"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"slack": -0.1}, "slack"),
+        ({"max_change": 0}, "max_change"),
+        ({"tol": -1}, "tol"),
+        ({"sampling": "gauss"}, "sampling"),
+        ({"optimizer": "lbfgs"}, "optimizer"),
+        ({"setting": "both"}, "setting"),
+        ({"memory_limit": "much"}, "memory_limit"),
+        ({"memory_limit": "1 XB"}, "memory_limit"),
+        ({"memory_limit": "1.2.3GB"}, "memory_limit"),
+        ({"memory_limit": "0GB"}, "memory_limit"),
+        ({"memory_limit": -5}, "memory_limit"),
+    ],
+    ids=str,
+)
+def test_bad_arguments_are_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        QUAMClassifier(dense(), **arguments).fit(X, LABELS)
+
+
+def test_no_memory_limit_may_be_asked_for():
+    est = QUAMClassifier(seeded(dense), **SHORT, memory_limit=float("inf")).fit(X, LABELS)
+    assert (est.predict_uncertainty(X_NEW[:2]).epistemic > 0).all()
+
+
+@pytest.mark.parametrize("targets", [1, 0, "most"])
+def test_a_regressor_has_directions_not_numbers_of_targets(targets):
+    with pytest.raises(ValueError, match="targets"):
+        QUAMRegressor(dense(1), targets=targets).fit(X, TARGET)
+
+
+@pytest.mark.parametrize("parameters", ["all", "last_layer", "bias", "lora", ["weight"]])
+def test_a_network_without_parameters_is_refused(parameters):
+    with pytest.raises(ValueError, match=r"no parameters|has none|LoRA needs"):
+        QUAMClassifier(nn.Softmax(dim=1), parameters=parameters).fit(X, np.arange(60) % 4)
+
+
+# -- scikit-learn --------------------------------------------------------------------------
+
+
+def stored(est, tmp_path):
+    joblib.dump(est, tmp_path / "est.joblib")
+    return joblib.load(tmp_path / "est.joblib")
+
+
+@pytest.mark.parametrize(
+    "duplicate",
+    [
+        lambda est, _: pickle.loads(pickle.dumps(est)),
+        stored,
+        lambda est, _: copy.deepcopy(est),
+        lambda est, _: pickle.loads(pickle.dumps(copy.deepcopy(est))),
+    ],
+    ids=["pickle", "joblib", "deepcopy", "both"],
+)
+@pytest.mark.parametrize("parameters", ["all", "last_layer", "lora"])
+@pytest.mark.parametrize(
+    ("kind", "y"), [(QUAMClassifier, WORDS[LABELS]), (QUAMRegressor, TARGET)], ids=["C", "R"]
+)
+def test_copies_of_a_fitted_estimator_answer_alike(kind, y, parameters, duplicate, tmp_path):
+    module = seeded(Dense, 3 if kind is QUAMClassifier else 1)
+    est = kind(module, parameters=parameters, **{**SHORT, "random_state": None}).fit(X, y)
+    copied = duplicate(est, tmp_path)
+    expected = est.predict_uncertainty(X_NEW[:4], return_diagnostics=True)
+    found = copied.predict_uncertainty(X_NEW[:4], return_diagnostics=True)
+    assert_same_rows(found, expected, rtol=0)
+    models, expected_models = (e.adversarial_models(X_NEW[:1])[0] for e in (copied, est))
+    for model, wanted in zip(models, expected_models, strict=True):
+        assert model["target"] == wanted["target"]
+        assert model["divergence"] == wanted["divergence"]
+
+
+def test_a_pickle_holds_no_prepared_searches():
+    est = QUAMClassifier(seeded(Dense), **{**SHORT, "n_steps": 12}).fit(X, LABELS)
+    long = QUAMClassifier(seeded(Dense), **{**SHORT, "n_steps": 5000}).fit(X, LABELS)
+    assert len(pickle.dumps(long)) < len(pickle.dumps(est)) + 100
+
+
+def test_a_clone_keeps_the_network_and_forgets_the_fit():
+    module = seeded(dense)
+    est = QUAMClassifier(module, **SHORT, parameters="last_layer").fit(X, LABELS)
+    duplicate = clone(est)
+    assert duplicate.estimator is module
+    assert not hasattr(duplicate, "classes_")
+    assert duplicate.get_params() == est.get_params()
+    expected = est.predict_uncertainty(X_NEW[:3])
+    found = duplicate.fit(X, LABELS).predict_uncertainty(X_NEW[:3])
+    np.testing.assert_array_equal(found.epistemic, expected.epistemic)
+
+
+def test_grid_search_over_the_search_itself():
+    module = seeded(dense)
+    before = module_state(module)
+    outside = 6 * X_NEW
+
+    def detects_outside(estimator, X, y):
+        scores = np.concatenate([estimator.score_samples(X), estimator.score_samples(outside)])
+        return roc_auc_score(np.arange(len(scores)) < len(X), scores)
+
+    grid = {"learning_rate": [1e-4, 0.02], "parameters": ["last_layer", "all"]}
+    search = GridSearchCV(
+        QUAMClassifier(module, **SHORT), grid, scoring=detects_outside, cv=2, error_score="raise"
+    ).fit(X, LABELS)
+    assert len(search.cv_results_["params"]) == 4
+    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
+    assert len(set(search.cv_results_["mean_test_score"])) > 1
+    assert search.best_score_ == search.cv_results_["mean_test_score"].max()
+    best = search.best_estimator_
+    assert {name: getattr(best, name) for name in grid} == search.best_params_
+    assert module_state(module) == before
+    np.testing.assert_array_equal(
+        search.predict(X_NEW), QUAMClassifier(module, **SHORT).fit(X, LABELS).predict(X_NEW)
+    )
+
+
+@pytest.mark.parametrize(
+    ("parameters", "size", "names"),
+    [
+        ("all", 67, ["0.weight", "0.bias", "2.weight", "2.bias"]),
+        ("last_layer", 27, ["2.weight", "2.bias"]),
+        (1, 27, ["2.weight", "2.bias"]),
+        ("bias", 11, ["0.bias", "2.bias"]),
+        (["0.*"], 40, ["0.weight", "0.bias"]),
+        (lambda name, parameter: parameter.ndim == 2, 56, ["0.weight", "2.weight"]),
+        (LoRA(rank=1), 23, ["0.weight", "2.weight"]),
+    ],
+    ids=["all", "last_layer", "1", "bias", "glob", "function", "low rank"],
+)
+def test_what_is_searched_is_told(parameters, size, names):
+    est = QUAMClassifier(dense(), parameters=parameters, **SHORT).fit(X, LABELS)
+    assert est.n_parameters_searched_ == size
+    assert est.parameter_names_ == names
