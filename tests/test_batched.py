@@ -389,6 +389,13 @@ def test_gradients_are_right_and_quiet_where_warnings_are_not_errors(case):
     assert_same(found, by_hand(case, weights, *data))
 
 
+def test_way_with_wrong_gradients_is_not_chosen(monkeypatch):
+    predict = ChainExecutor.predict
+    monkeypatch.setattr(ChainExecutor, "predict", lambda self, *data: predict(self, *data).detach())
+    case = CASES["mlp"]
+    assert chosen(case.module(), case.likelihood, case.inputs).name == "vmap"
+
+
 def test_settings_of_torch_are_left_alone():
     before = torch.backends.mha.get_fastpath_enabled()
     for key in ("attention", "mlp"):
