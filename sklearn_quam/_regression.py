@@ -116,9 +116,9 @@ class BaseUncertaintyRegressor(RegressorMixin, BaseUncertaintyEstimator):
         self, inputs: Tensor, target: Tensor, weight: Tensor | None
     ) -> np.ndarray:
         check_consistent_length(inputs, target)
-        squares = (self._reference.predict(inputs).mean - target).double().cpu() ** 2
+        squares = (self._reference.predict(inputs).mean - target).cpu().double() ** 2
         if weight is not None:
-            squares = squares * weight.double().cpu()[:, None]
+            squares = squares * weight.cpu().double()[:, None]
         # Residuals below the rounding of the outputs say nothing; zero would be a division by it.
         rounding = torch.finfo(target.dtype).eps * max(1.0, float(target.abs().max()))
         return np.maximum(squares.mean(dim=0).numpy(), rounding**2)

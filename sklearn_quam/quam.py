@@ -111,7 +111,7 @@ class QUAMClassifier(AdversarialSearch, BaseUncertaintyClassifier):
         Mean negative log-likelihood of the network on the training data.
     n_features_in_ : int
         Number of features seen by ``fit``.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the features, if X has any.
 
     References
@@ -308,7 +308,7 @@ class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
         Mean negative log-likelihood of the network on the training data.
     n_features_in_ : int
         Number of features seen by ``fit``.
-    feature_names_in_ : ndarray of shape (n_features_in_,)
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the features, if X has any.
 
     References

@@ -162,6 +162,7 @@ CASES = {
     "binary logit": Case(lambda: mlp(widths=(4, 5, 1)), BINARY),
     "one probability": Case(lambda: mlp(widths=(4, 5, 1), ending=[nn.Sigmoid()]), PROBABILITIES),
     "tanh behind the last layer": Case(lambda: mlp(ending=[nn.Tanh()])),
+    "tanh and softmax": Case(lambda: mlp(ending=[nn.Tanh(), nn.Softmax(dim=1)]), PROBABILITIES),
     "relu behind the last layer": Case(lambda: mlp(ending=[nn.ReLU()])),
     "regression": Case(lambda: mlp(widths=(4, 5, 1)), MEAN),
     "two outputs": Case(lambda: mlp(widths=(4, 5, 2)), TWO_MEANS),
@@ -396,12 +397,15 @@ def test_way_with_wrong_gradients_is_not_chosen(monkeypatch):
     assert chosen(case.module(), case.likelihood, case.inputs).name == "vmap"
 
 
-def test_settings_of_torch_are_left_alone():
-    before = torch.backends.mha.get_fastpath_enabled()
-    for key in ("attention", "mlp"):
-        case = CASES[key]
-        chosen(case.module(), case.likelihood, case.inputs)
-        assert torch.backends.mha.get_fastpath_enabled() == before
+@pytest.mark.parametrize("enabled", [True, False])
+@pytest.mark.parametrize("key", ["attention", "mlp", "lstm"])
+def test_settings_of_torch_are_left_alone(monkeypatch, key, enabled):
+    monkeypatch.setattr(torch.backends.mha, "_is_fastpath_enabled", enabled)
+    case = CASES[key]
+    module = case.module()
+    executor = chosen(module, case.likelihood, case.inputs)
+    executor.predict(models(module), *rows(case.inputs))
+    assert torch.backends.mha.get_fastpath_enabled() == enabled
 
 
 # -- activations -----------------------------------------------------------------------------
@@ -677,9 +681,10 @@ def test_numbers_of_models_and_rows_may_change_from_call_to_call():
 
 def test_single_and_double_precision_do_not_mix():
     module = CASES["mlp"].module()
+    executor = ChainExecutor(module, LOGITS)
     weights, data = models(module), rows(CASES["mlp"].inputs)
-    double = ChainExecutor(module, LOGITS).predict(weights, *data).detach()
-    single = ChainExecutor(module.float(), LOGITS).predict(
+    double = executor.predict(weights, *data).detach()
+    single = executor.predict(
         {k: w.float() for k, w in weights.items()}, (data[0][0].float(),), (data[1][0].float(),)
     )
     assert single.dtype == torch.float32
@@ -778,7 +783,14 @@ def test_networks_that_look_like_chains(make):
 
 
 def test_executor_for_chains_refuses_other_networks():
-    for key in ("convolutional", "tied", "mean and variance", "data-dependent", "two inputs"):
+    for key in (
+        "convolutional",
+        "tied",
+        "mean and variance",
+        "data-dependent",
+        "two inputs",
+        "softmax over rows",
+    ):
         with pytest.raises((ValueError, TypeError, RuntimeError)):
             ChainExecutor(CASES[key].module(), CASES[key].likelihood)
 

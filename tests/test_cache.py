@@ -241,6 +241,16 @@ def positions():
     return network(forward, position=parameter(9, 4), **layers())
 
 
+def merged():
+    """Steps of all sequences are rows of one matrix on the way."""
+
+    def forward(self, x):
+        h = self.middle(self.first(x).reshape(-1, 4))
+        return self.head(h.reshape(x.shape[0], -1))
+
+    return network(forward, first=linear(), middle=linear(), head=linear(3, 20))
+
+
 def squeezed():
     return network(
         lambda self, x: self.head(self.pool(self.first(x)).squeeze()),
@@ -371,6 +381,8 @@ CASES = {
     ),
     "sizes, middle": Case(sizes_on_both_sides, "middle.weight", IMAGES, "first", "middle head"),
     "sizes, head": Case(sizes_on_both_sides, HEAD, IMAGES, "first middle", "head"),
+    "merged, middle": Case(merged, "middle.weight", SEQUENCES, "first", "middle head"),
+    "merged, head": Case(merged, HEAD, SEQUENCES, "first middle", "head"),
     "squeeze": Case(squeezed, HEAD, IMAGES, "first pool", "head"),
     **{
         f"{kind}, length {length}": Case(make, searched, normal(12, length, 4), "first", again)

@@ -467,8 +467,12 @@ def test_low_rank_factors_follow_the_seed():
         assert torch.equal(first.start[name], again.start[name])
         if name.endswith(".A"):
             assert not torch.equal(first.start[name], other.start[name])
-            # No two rows or layers share their draws.
-            assert len(first.start[name].unique()) == first.start[name].numel()
+
+
+def test_no_two_low_rank_factors_share_their_draws():
+    free = choose(Backwards(), "lora")
+    draws = torch.stack([value for name, value in free.start.items() if name.endswith(".A")])
+    assert len(draws.unique()) == draws.numel()
 
 
 def test_low_rank_factors_have_the_dtype_of_the_weights():
