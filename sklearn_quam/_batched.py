@@ -7,6 +7,8 @@ whatever it can handle, and a plain loop for the rest. `choose_executor` takes t
 from __future__ import annotations
 
 import copy
+import threading
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -57,6 +59,7 @@ class Executor:
     def __init__(self, module: nn.Module, likelihood: Likelihood) -> None:
         self.module = module
         self.likelihood = likelihood
+        self._places = _places(module)
 
     def predict(self, weights: Weights, shared: Rows, own: Rows) -> Any:
         """Return predictions.
@@ -109,8 +112,56 @@ class Executor:
 
     def _predict_one(self, weights: Weights, shared: Rows, own: Rows) -> Any:
         rows = [torch.cat([a, b[None]]) for a, b in zip(shared, own, strict=True)]
-        prediction = self.likelihood.prediction(functional_call(self.module, weights, tuple(rows)))
+        # torch's own tying leaves the module changed where a submodule has two names.
+        output = functional_call(
+            self.module, self._everywhere(weights), tuple(rows), tie_weights=False
+        )
+        prediction = self.likelihood.prediction(output)
         return tuple(prediction) if isinstance(prediction, Gaussian) else prediction
+
+    def _everywhere(self, weights: Weights) -> Weights:
+        """Return weights under the names of all places that share them."""
+        return {
+            place: weight
+            for name, weight in weights.items()
+            for place in self._places.get(name, ())
+        }
+
+
+def _places(module: nn.Module) -> dict[str, list[str]]:
+    """Return for each parameter, by any of its names, the name of every place that holds it."""
+    places: dict[int, list[str]] = {}
+    for path, part in module.named_modules():
+        for name, p in part.named_parameters(recurse=False, remove_duplicate=False):
+            places.setdefault(id(p), []).append(f"{path}.{name}" if path else name)
+    named = module.named_parameters(remove_duplicate=False)
+    return {name: places[id(p)] for name, p in named}
+
+
+class _WithoutFusedAttention:
+    """Attention layers by plain operations: `vmap` cannot differentiate the fused kernels.
+
+    torch has one switch for all threads; the last one to leave sets it back.
+    """
+
+    _lock = threading.Lock()
+    _inside = 0
+    _enabled = True
+
+    def __enter__(self) -> None:
+        cls = _WithoutFusedAttention
+        with cls._lock:
+            if not cls._inside:
+                cls._enabled = torch.backends.mha.get_fastpath_enabled()
+                torch.backends.mha.set_fastpath_enabled(False)
+            cls._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        cls = _WithoutFusedAttention
+        with cls._lock:
+            cls._inside -= 1
+            if not cls._inside:
+                torch.backends.mha.set_fastpath_enabled(cls._enabled)
 
 
 class LoopExecutor(Executor):
@@ -140,7 +191,10 @@ class VmapExecutor(Executor):
 
     def predict(self, weights: Weights, shared: Rows, own: Rows) -> Any:
         """Return predictions; see the base class."""
-        result = vmap(lambda w, rows: self._predict_one(w, shared, rows))(weights, own)
+        with _WithoutFusedAttention(), warnings.catch_warnings():
+            # An operation that runs model by model, as in weight normalisation, is no concern.
+            warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
+            result = vmap(lambda w, rows: self._predict_one(w, shared, rows))(weights, own)
         return Gaussian(*result) if isinstance(result, tuple) else result
 
 
@@ -151,7 +205,7 @@ class ChainExecutor(Executor):
 
     def __init__(self, module: nn.Module, likelihood: Likelihood) -> None:
         super().__init__(module, likelihood)
-        self._prefixes, layers, self._ending = _read_chain(module)
+        self._prefixes, layers, self._endings = _read_chain(module)
         self._chain = Chain(layers)
 
     def for_thread(self) -> Executor:
@@ -161,14 +215,15 @@ class ChainExecutor(Executor):
     def predict(self, weights: Weights, shared: Rows, own: Rows) -> Any:
         """Return predictions; see the base class."""
         (rows,), (row,) = shared, own
+        weights = self._everywhere(weights)
         values = self._chain(
             [weights.get(f"{prefix}weight") for prefix in self._prefixes],
             [weights.get(f"{prefix}bias") for prefix in self._prefixes],
             rows,
             row,
         )
-        if self._ending is not None:
-            values = self._ending(values)
+        for ending in self._endings:
+            values = ending(values)
         return self._interpret(values)
 
     def bytes_per_model(self, weights: Weights, shared: Rows, own: Rows) -> int:  # noqa: ARG002
@@ -187,16 +242,16 @@ class ChainExecutor(Executor):
 
 def _read_chain(
     module: nn.Module,
-) -> tuple[list[str], list[Layer], Callable[[Tensor], Tensor] | None]:
+) -> tuple[list[str], list[Layer], list[Callable[[Tensor], Tensor]]]:
     """Return the layers of a chain, the prefixes of their names, and what comes behind the last.
 
     Raises ValueError for anything but a chain of linear layers and known activations.
     """
     prefixes: list[str] = []
     layers: list[Layer] = []
-    ending = None
+    endings: list[Callable[[Tensor], Tensor]] = []
     for name, step in _steps(module):
-        if ending is not None:
+        if endings:
             raise ValueError("Not a chain of linear layers.")
         if type(step) is nn.Linear:
             prefixes.append(f"{name}." if name else "")
@@ -205,12 +260,17 @@ def _read_chain(
             layers[-1] = replace(layers[-1], activation=step)
         # The classes of a row are the last axis of a matrix, but the middle one of the layout.
         elif type(step) in _OVER_CLASSES and step.dim in (1, -1):
-            ending = type(step)(dim=1)
+            endings.append(type(step)(dim=1))
         else:
             raise ValueError("Not a chain of linear layers.")
     if not layers:
         raise ValueError("Not a chain of linear layers.")
-    return prefixes, layers, ending
+    last = layers[-1].activation
+    if last is not None:
+        # The chain's own backward pass begins at a linear layer.
+        layers[-1] = replace(layers[-1], activation=None)
+        endings.insert(0, getattr(torch, last))
+    return prefixes, layers, endings
 
 
 def _steps(module: nn.Module) -> Iterator[tuple[str, Any]]:
@@ -260,25 +320,58 @@ def choose_executor(
         Its `name` is "matmul", "vmap" or "loop".
     """
     loop = LoopExecutor(module, likelihood)
-    # Two models that differ, so that mixing them up would show.
-    pair = {name: torch.stack([w, w * 1.01 + 0.01]) for name, w in weights.items()}
+    pair = _two_models(weights)
     shared, own = tuple(part[:-1] for part in rows), tuple(part[[0, -1]] for part in rows)
-    with torch.no_grad():
-        expected = loop.predict(pair, shared, own)
+    expected = _with_gradients(loop, pair, shared, own)
     for kind in (ChainExecutor, VmapExecutor):
         try:
             executor = kind(module, likelihood)
-            with torch.no_grad():
-                got = executor.predict(pair, shared, own)
+            got = _with_gradients(executor, pair, shared, own)
         except Exception:
             # What a module may do is open-ended; a way that fails is not taken.
             continue
-        if _close(got, expected):
+        if all(map(_close, got, expected)):
             return executor
     return loop
 
 
-def _close(first: Any, second: Any) -> bool:
-    if isinstance(first, Gaussian):
-        return all(_close(a, b) for a, b in zip(first, second, strict=True))
-    return first.shape == second.shape and torch.allclose(first, second, rtol=1e-3, atol=1e-4)
+def _two_models(weights: Weights) -> Weights:
+    """Return weights of two models that differ, so that mixing them up would show.
+
+    They differ by a small part of the weights' own size: the outputs of deep networks would
+    overflow otherwise.
+    """
+    generator = torch.Generator().manual_seed(0)
+    pair = {}
+    for name, weight in weights.items():
+        size = weight.square().mean().sqrt()
+        noise = torch.randn(weight.shape, generator=generator).to(weight)
+        pair[name] = torch.stack([weight, weight + 0.05 * torch.where(size > 0, size, 1) * noise])
+    return pair
+
+
+def _with_gradients(
+    executor: Executor, weights: Weights, shared: Rows, own: Rows
+) -> tuple[Tensor, ...]:
+    """Return what the models predict and the gradients of it, each as one vector."""
+    if torch.is_inference_mode_enabled():
+        # There are no gradients in this mode.
+        prediction = executor.predict(weights, shared, own)
+        return tuple(prediction) if isinstance(prediction, Gaussian) else (prediction,)
+    weights = {name: weight.clone().requires_grad_() for name, weight in weights.items()}
+    values = list(weights.values())
+    with torch.enable_grad():
+        prediction = executor.predict(weights, shared, own)
+        parts = prediction if isinstance(prediction, Gaussian) else (prediction,)
+        predicted = torch.cat([part.flatten() for part in parts])
+        total = predicted.square().sum() + sum(0 * value.sum() for value in values)
+        gradients = torch.autograd.grad(total, values)
+    return predicted.detach(), torch.cat([gradient.flatten() for gradient in gradients])
+
+
+def _close(first: Tensor, second: Tensor) -> bool:
+    if first.shape != second.shape:
+        return False
+    # Some gradients are zero but for rounding, which depends on the size of the others.
+    size = float(second.abs().amax())
+    return torch.allclose(first, second, rtol=1e-3, atol=1e-4 * size)

@@ -6,6 +6,7 @@ once for each row, what comes after is run for each model.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,8 +38,24 @@ class SplitModule:
         """Return the values at the cut, each with a row for each row of the input."""
         if self.frozen is None:
             return (inputs,)
+        # A single row is run twice: modules that squeeze their values would lose its axis.
+        rows = inputs.repeat_interleave(2, dim=0) if len(inputs) == 1 else inputs
         with torch.no_grad():
-            return tuple(self.frozen(inputs))
+            return tuple(value[: len(inputs)] for value in self.frozen(rows))
+
+
+class _Tracer(fx.Tracer):
+    """Looks into stacks of encoder layers, so that they can be cut between two layers."""
+
+    def call_module(
+        self, m: nn.Module, forward: Callable[..., Any], args: tuple, kwargs: dict[str, Any]
+    ) -> Any:
+        if type(m) is not nn.TransformerEncoder or len(args) != 1 or kwargs:
+            return super().call_module(m, forward, args, kwargs)
+        (value,) = args
+        for layer in m.layers:
+            value = layer(value)
+        return value if m.norm is None else m.norm(value)
 
 
 def split_module(module: nn.Module, names: tuple[str, ...], probe: Tensor) -> SplitModule:
@@ -60,8 +77,10 @@ def split_module(module: nn.Module, names: tuple[str, ...], probe: Tensor) -> Sp
     """
     searched = {id(module.get_parameter(name)) for name in names}
     try:
-        graph = fx.Tracer().trace(module)
+        graph = _Tracer().trace(module)
         split = _split_graph(module, graph, searched, probe)
+        if split.rest is not module:
+            _keep_names(module, split.rest, names)
         if _agree(module, split, probe):
             return split
     except Exception:
@@ -89,8 +108,9 @@ def _agree(module: nn.Module, split: SplitModule, probe: Tensor) -> bool:
 def _split_graph(
     module: nn.Module, graph: fx.Graph, searched: set[int], probe: Tensor
 ) -> SplitModule:
-    values = _run(module, graph, probe)
-    late = _depends_on(module, graph, searched)
+    values, fewer = _run(module, graph, probe), _run(module, graph, probe[:-1])
+    searching = _depends_on(module, graph, searched)
+    late = set(searching)
     constant = _constants(graph)
     while True:
         cut = [
@@ -100,18 +120,20 @@ def _split_graph(
             and node not in constant
             and any(user in late for user in node.users)
         ]
-        # Sizes and the like depend on the number of rows: they are computed after the cut.
-        awkward = [
-            node for node in cut if node.op != "placeholder" and not _is_rows(values[node], probe)
-        ]
+        axes = {
+            node: 0 if node.op == "placeholder" else _row_axis(values[node], fewer[node], probe)
+            for node in cut
+        }
+        # Sizes and the like depend on the number of rows: they are computed after the cut, too.
+        awkward = [node for node, axis in axes.items() if axis is None]
         if not awkward:
             break
         late.update(awkward)
     if all(node.op == "placeholder" for node in cut):
         return SplitModule(None, module, cached=True)
     return SplitModule(
-        _build(module, graph, set(graph.nodes) - late, [], cut),
-        _build(module, graph, late | constant, cut, None),
+        _build(module, graph, set(graph.nodes) - searching, {}, axes),
+        _build(module, graph, late | constant, axes, None),
         cached=True,
     )
 
@@ -130,8 +152,19 @@ def _run(module: nn.Module, graph: fx.Graph, probe: Tensor) -> dict[fx.Node, Any
     return values
 
 
-def _is_rows(value: Any, probe: Tensor) -> bool:
-    return isinstance(value, Tensor) and value.ndim > 0 and len(value) == len(probe)
+def _row_axis(value: Any, fewer: Any, probe: Tensor) -> int | None:
+    """Return the axis of a value that has one entry for each row, or None without such an axis.
+
+    The second value is that for one row less: an axis may have the probe's length by chance.
+    """
+    if not isinstance(value, Tensor) or value.ndim != fewer.ndim:
+        return None
+    changed = [axis for axis in range(value.ndim) if value.shape[axis] != fewer.shape[axis]]
+    if len(changed) != 1:
+        return None
+    (axis,) = changed
+    lengths = value.shape[axis], fewer.shape[axis]
+    return axis if lengths == (len(probe), len(probe) - 1) else None
 
 
 def _depends_on(module: nn.Module, graph: fx.Graph, searched: set[int]) -> set[fx.Node]:
@@ -172,23 +205,46 @@ def _build(
     module: nn.Module,
     graph: fx.Graph,
     nodes: set[fx.Node],
-    inputs: list[fx.Node],
-    outputs: list[fx.Node] | None,
+    inputs: dict[fx.Node, Any],
+    outputs: dict[fx.Node, Any] | None,
 ) -> fx.GraphModule:
-    """Return a module of some nodes of the graph, with other inputs or outputs."""
+    """Return a module of some nodes of the graph, with other inputs or outputs.
+
+    Inputs and outputs come with the axis of their rows, which is the first one at the cut.
+    """
     part = fx.Graph()
-    copies: dict[fx.Node, fx.Node] = {
-        node: part.placeholder(f"cut_{index}") for index, node in enumerate(inputs)
-    }
+    copies = {node: part.placeholder(f"cut_{index}") for index, node in enumerate(inputs)}
+    for node, axis in inputs.items():
+        if axis:
+            copies[node] = part.call_method("movedim", (copies[node], 0, axis))
     for node in graph.nodes:
         if node in nodes and node not in copies and node.op != "output":
             copies[node] = part.node_copy(node, lambda source: copies[source])
         elif node.op == "output" and outputs is None:
             part.output(fx.map_arg(node.args[0], lambda source: copies[source]))
     if outputs is not None:
-        part.output(tuple(copies[node] for node in outputs))
+        part.output(
+            tuple(
+                part.call_method("movedim", (copies[node], axis, 0)) if axis else copies[node]
+                for node, axis in outputs.items()
+            )
+        )
     built = fx.GraphModule(module, part).eval()
     built.graph.eliminate_dead_code()
     built.delete_all_unused_submodules()
     built.recompile()
     return built
+
+
+def _keep_names(module: nn.Module, part: nn.Module, names: tuple[str, ...]) -> None:
+    """Let a part of a module know the searched parameters that it does not run by these names."""
+    known = dict(part.named_parameters(remove_duplicate=False))
+    for name in names:
+        if name not in known:
+            path, _, last = name.rpartition(".")
+            owner = part
+            for step in filter(None, path.split(".")):
+                if not hasattr(owner, step):
+                    owner.add_module(step, nn.Module())
+                owner = getattr(owner, step)
+            owner.register_parameter(last, module.get_parameter(name))

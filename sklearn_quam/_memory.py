@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 
@@ -34,16 +35,16 @@ def memory_in_bytes(limit: int | float | str | None, device: torch.device) -> in
     if not isinstance(limit, str):
         value = float(limit)
     else:
-        match = re.fullmatch(r"\s*([0-9.]+)\s*([KMGT]?)(i?)B?\s*", limit, re.IGNORECASE)
+        match = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*(?:([KMGT])(i?))?B?\s*", limit, re.IGNORECASE)
         if match is None:
             raise ValueError(
                 f"memory_limit={limit!r} is not understood: pass bytes or a text such as '1GB'."
             )
         number, unit, binary = match.groups()
         units = _BINARY_UNITS if binary else _UNITS
-        value = float(number) * units[unit.upper()]
-    if not value > 0:
-        raise ValueError(f"memory_limit={limit!r} must be positive.")
+        value = float(number) * units[(unit or "").upper()]
+    if not 1 <= value < math.inf:
+        raise ValueError(f"memory_limit={limit!r} must be positive and finite, at least one byte.")
     return int(value)
 
 

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -176,10 +177,12 @@ def _names(
         return list(named)
     if parameters == "last_layer":
         return _last_layers(module, 1, named, order)
-    if isinstance(parameters, int):
-        return _last_layers(module, parameters, named, order)
+    if isinstance(parameters, Integral):
+        return _last_layers(module, int(parameters), named, order)
+    aliases = dict(module.named_parameters(remove_duplicate=False))
     if parameters == "bias":
-        return [name for name in named if name.split(".")[-1] == "bias"]
+        chosen = {id(p) for name, p in aliases.items() if _is_bias(name.split(".")[-1])}
+        return [name for name, p in named.items() if id(p) in chosen]
     if parameters == "norm":
         chosen = {
             id(p)
@@ -191,9 +194,13 @@ def _names(
     if callable(parameters):
         return [name for name, p in named.items() if parameters(name, p)]
     patterns = [parameters] if isinstance(parameters, str) else list(parameters)
-    aliases = dict(module.named_parameters(remove_duplicate=False))
     chosen = {id(p) for pattern in patterns for p in _matching(pattern, aliases)}
     return [name for name, p in named.items() if id(p) in chosen]
+
+
+def _is_bias(name: str) -> bool:
+    # Attention and recurrent layers have several: in_proj_bias, bias_ih_l0.
+    return name == "bias" or name.endswith("_bias") or name.startswith("bias_")
 
 
 def _matching(pattern: str, named: dict[str, Any]) -> list[Any]:
@@ -214,7 +221,13 @@ def _last_layers(
 ) -> list[str]:
     """Return the parameters of the last layers, in order of execution, that have any."""
     layers = dict(module.named_modules())
-    finished = [name for name in order if any(True for _ in layers[name].parameters())]
+    # What computes a layer's weight (weight normalisation) is a part of the layer.
+    finished = [
+        name
+        for name in order
+        if any(p.is_floating_point() for p in layers[name].parameters())
+        and "parametrizations" not in name.split(".")
+    ]
     # A layer is the innermost part that ran; what only contains such parts is none.
     with_parameters = [
         name
@@ -234,15 +247,22 @@ def _low_rank(module: nn.Module, lora: LoRA, seed: int) -> FreeParameters:
     """Return factors for every layer that a low-rank update fits."""
     if lora.rank < 1:
         raise ValueError(f"LoRA(rank={lora.rank}): the rank must be at least one.")
-    layers = {name: part for name, part in module.named_modules() if isinstance(part, _LOW_RANK)}
+    canonical = {id(p): name for name, p in module.named_parameters() if p.is_floating_point()}
+    # The weight of a layer under weight normalisation is computed, not a parameter.
+    layers = {
+        name: part
+        for name, part in module.named_modules()
+        if isinstance(part, _LOW_RANK) and id(part.weight) in canonical
+    }
     if not layers:
         raise ValueError("LoRA needs linear or convolutional layers; the network has none.")
     patterns = [lora.layers] if isinstance(lora.layers, str) else list(lora.layers)
     chosen = {id(layer) for pattern in patterns for layer in _matching(pattern, layers)}
+    if not chosen:
+        raise ValueError(f"{lora} selects none of the network's layers.")
     generator = torch.Generator().manual_seed(seed)
     start: dict[str, Tensor] = {}
     updates: dict[str, tuple[Tensor, float]] = {}
-    canonical = {id(p): name for name, p in module.named_parameters()}
     scale = (lora.rank if lora.alpha is None else lora.alpha) / lora.rank
     for layer in layers.values():
         name = canonical[id(layer.weight)]
