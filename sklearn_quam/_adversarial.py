@@ -22,7 +22,7 @@ from ._parameters import LoRA, choose_parameters, execution_order
 from ._reference import batches
 from ._sampling import SAMPLERS, ModelKeeper, Sampler
 from ._search import Problem, TrainingSet, bytes_per_search, run_searches
-from .base import BaseUncertaintyEstimator
+from .base import BaseUncertaintyEstimator, gradients_allowed
 
 # Rows that the loss of a found model is measured on.
 _MAX_EVALUATION_ROWS = 1024
@@ -75,6 +75,7 @@ class AdversarialSearch(BaseUncertaintyEstimator):
     optimizer: str
     n_jobs: int | None
 
+    @gradients_allowed()
     def _finish_fit(self) -> None:
         """Prepare the searches, so that whatever is wrong shows now."""
         memory_in_bytes(self.memory_limit, self._reference.device)
@@ -248,6 +249,7 @@ class AdversarialSearch(BaseUncertaintyEstimator):
     def _rival_names(self, rivals: Any, given: Any) -> np.ndarray:
         raise NotImplementedError
 
+    @gradients_allowed()
     def adversarial_models(self, x: Any) -> list[list[dict[str, Any]]]:
         """Return the rival models that were found for a few points.
 

@@ -83,7 +83,9 @@ class Diagnostics(NamedTuple):
     Parameters
     ----------
     standard_error : ndarray of shape (n_samples,)
-        Standard error of the epistemic uncertainty, from the spread of the sampled models.
+        Standard error of the epistemic uncertainty, from the spread of the sampled models. In the
+        expected setting the spread is taken around the average of the models met so far: it
+        depends a little on the order in which they are met.
     effective_sample_size : ndarray of shape (n_samples,)
         How many equally weighted models the sampled ones are worth.
     rival : ndarray of shape (n_samples,), dtype object
@@ -141,13 +143,13 @@ class Diagnostics(NamedTuple):
 def categorical_entropy(log_proba: Tensor) -> Tensor:
     """Return the entropy over the last axis, in nats; probabilities of zero count for nothing."""
     proba = log_proba.exp()
-    return -torch.where(proba > 0, proba * log_proba, 0.0).sum(dim=-1)
+    return -torch.where(proba == 0, 0.0, proba * log_proba).sum(dim=-1)
 
 
 def categorical_kl(log_proba: Tensor, other: Tensor) -> Tensor:
     """Return KL(p || q) over the last axis, in nats, from the log-probabilities of p and q."""
     proba = log_proba.exp()
-    terms = torch.where(proba > 0, proba * (log_proba - other), 0.0)
+    terms = torch.where(proba == 0, 0.0, proba * (log_proba - other))
     return terms.sum(dim=-1).clamp(min=0)
 
 

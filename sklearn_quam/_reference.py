@@ -57,6 +57,11 @@ class ReferenceModel:
     device: torch.device
     threshold: float = 0.5
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """Floating point type of the network."""
+        return _floating_dtype(self.module)
+
     def inputs(self, rows: np.ndarray) -> Tensor:
         """Return transformed rows as the tensor that the network takes.
 
@@ -163,14 +168,13 @@ def build_reference(
     transformers, final = split_pipeline(estimator)
     transformers = copy.deepcopy(transformers)
     network = read_network(final, task=task, link=link)
-    first = next((p for p in network.module.parameters() if p.is_floating_point()), None)
-    target = torch.device(device or ("cpu" if first is None else first.device))
+    first = next(network.module.parameters(), torch.empty(0))
+    target = torch.device(device or first.device)
     module = network.module.to(target)
-    dtype = torch.float32 if first is None else first.dtype
     probe = rows[:: max(1, len(rows) // _PROBE_ROWS)][:_PROBE_ROWS]
     if len(probe) == 1:
         probe = np.repeat(probe, 2, axis=0)
-    output, dtype = _first_run(module, probe, dtype, target)
+    output, dtype = _first_run(module, probe, _floating_dtype(module), target)
     chosen = network.link or infer_link(output, task)
     likelihood: Likelihood
     if task == "classifier":
@@ -183,6 +187,11 @@ def build_reference(
     )
     _check_rows(reference, reference.inputs(probe), output)
     return reference, network, likelihood.n_outputs(output)
+
+
+def _floating_dtype(module: nn.Module) -> torch.dtype:
+    dtypes = (p.dtype for p in module.parameters() if p.is_floating_point())
+    return next(dtypes, torch.float32)
 
 
 def _to_tensor(rows: np.ndarray, dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -85,8 +85,7 @@ class BaseUncertaintyRegressor(RegressorMixin, BaseUncertaintyEstimator):
             )
         self.n_outputs_ = n_outputs
         self._single_output = y.ndim == 1
-        dtype = next((p.dtype for p in self._reference.module.parameters()), torch.float32)
-        return torch.as_tensor(target).to(dtype)
+        return torch.as_tensor(target).to(self._reference.dtype)
 
     def _set_noise_variance(self, X_val: Any, y_val: Any) -> None:
         """Find the variance around the mean that the network does not predict itself."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar, NamedTuple
 
@@ -40,6 +41,13 @@ from ._reference import batches, build_reference
 
 # What scikit-learn's clone carries over besides the constructor's arguments.
 _CLONED_ATTRIBUTES = ("_metadata_request", "_sklearn_output_config", "_skl_callbacks")
+
+
+@contextmanager
+def gradients_allowed() -> Iterator[None]:
+    """Work as usual where the caller has switched gradients off: searches need them."""
+    with torch.inference_mode(False), torch.enable_grad():
+        yield
 
 
 class RowResults(NamedTuple):
@@ -81,6 +89,7 @@ class BaseUncertaintyEstimator(BaseEstimator):
 
     # -- fitting ---------------------------------------------------------------------------
 
+    @gradients_allowed()
     def _fit(self, X: Any, y: Any, sample_weight: Any, fit_params: dict) -> Network:
         """Validate, train if need be, and keep the reference model and the training data."""
         estimator = default_network(self._task) if self.estimator is None else self.estimator
@@ -185,7 +194,7 @@ class BaseUncertaintyEstimator(BaseEstimator):
             self._sample_weight = None
         else:
             weight = torch.as_tensor(sample_weight / sample_weight.mean())
-            self._sample_weight = weight.to(inputs.device, torch.get_default_dtype())
+            self._sample_weight = weight.to(inputs.device, self._reference.dtype)
 
     def _measure_reference_loss(self) -> None:
         prediction = self._reference.predict(self._inputs)
@@ -252,6 +261,7 @@ class BaseUncertaintyEstimator(BaseEstimator):
     def _given_prediction(self, inputs: Tensor) -> np.ndarray:
         return _prediction_array(self._reference.predict(inputs))
 
+    @gradients_allowed()
     def _results(self, X: Any) -> RowResults:
         """Run the method on all rows, some at a time."""
         inputs = self._check_inputs(X)

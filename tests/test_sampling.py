@@ -130,29 +130,42 @@ def test_a_model_that_explains_the_data_better_counts_no_more_than_the_given_one
     assert (diagnostics.effective_sample_size >= improving - 1e-9).all()
 
 
+@pytest.fixture
 def live_tensor_bytes():
+    """Return a function that tells the size of all tensors that were made from now on."""
     gc.collect()
-    tensors = (x for x in gc.get_objects() if issubclass(type(x), Tensor))
-    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
-    return sum(storages.values())
+    gc.freeze()
+
+    def count():
+        gc.collect()
+        tensors = [x for x in gc.get_objects() if issubclass(type(x), Tensor)]
+        storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
+        return sum(storages.values())
+
+    yield count
+    gc.unfreeze()
 
 
 @each_task
 @pytest.mark.parametrize("setting", ["given", "expected"])
-def test_memory_does_not_grow_with_the_steps(kind, n_out, y, setting, monkeypatch):
-    sizes = {}
+def test_memory_does_not_grow_with_the_steps(
+    kind, n_out, y, setting, monkeypatch, live_tensor_bytes
+):
+    early, late = [], []
     on_visit = sampling_module.TrajectorySampler.on_visit
 
     def counting(self, visit):
         on_visit(self, visit)
-        if visit.step in (60, 110, 160):
-            sizes[visit.step] = live_tensor_bytes()
+        if 60 <= visit.step < 80:
+            early.append(live_tensor_bytes())
+        if 160 <= visit.step < 180:
+            late.append(live_tensor_bytes())
 
-    monkeypatch.setattr(sampling_module.TrajectorySampler, "on_visit", counting)
     est = kind(trained(n_out, y, 5), setting=setting, **{**SHORT, "n_steps": 200}).fit(X, y)
+    monkeypatch.setattr(sampling_module.TrajectorySampler, "on_visit", counting)
     est.predict_uncertainty(X_NEW)
-    assert sizes[160] <= 1.01 * sizes[60]
-    assert sizes[160] <= 1.01 * sizes[110]
+    assert max(late) <= max(early)
+    assert min(early) > 1000  # something was counted
 
 
 # -- best and gaussian ---------------------------------------------------------------------
@@ -180,7 +193,8 @@ def test_a_larger_slack_finds_models_at_least_as_divergent(classifier):
     for slack in (0.003, 0.03, 0.3):
         est = QUAMClassifier(classifier, **SHORT, slack=slack, temperature=0.1).fit(X, LABELS)
         by_target = [
-            sorted(models, key=lambda m: m["target"]) for models in est.adversarial_models(X_NEW[:4])
+            sorted(models, key=lambda m: m["target"])
+            for models in est.adversarial_models(X_NEW[:4])
         ]
         divergences.append([[m["divergence"] for m in models] for models in by_target])
     assert (np.diff(divergences, axis=0) >= 0).all()
@@ -211,7 +225,7 @@ def test_gaussian_samples_lie_around_the_best_models(kind, n_out, y):
     found = {}
     for sampling in ("best", "gaussian"):
         options = {**SHORT, "slack": 0.2, "temperature": 0.2, "sampling": sampling}
-        found[sampling], diagnostics = result(kind(trained(n_out, y), **options), y=y)
+        found[sampling], _ = result(kind(trained(n_out, y), **options), y=y)
     ratio = found["gaussian"].epistemic / found["best"].epistemic
     assert (ratio > 0.8).all()  # the best models weigh more, with the draws around them
     assert (ratio < 4).all()

@@ -64,6 +64,24 @@ class Tied(nn.Module):
         return self.head(x + self.second(torch.tanh(self.first(x))))
 
 
+def deep():
+    return nn.Sequential(
+        nn.Linear(4, 5),
+        nn.Sigmoid(),
+        nn.Linear(5, 6),
+        nn.ReLU(),
+        nn.Linear(6, 5, bias=False),
+        nn.Dropout(0.5),
+        nn.Linear(5, 3),
+    )
+
+
+def tied_chain():
+    module = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 3))
+    module[2].weight = module[0].weight
+    return module
+
+
 class Case:
     """A module with its data, and arguments of the estimator."""
 
@@ -105,6 +123,10 @@ CLASSIFIERS = {
     ),
     "control flow": Case(Branching, "loop"),
     "tied": Case(Tied, "vmap"),
+    "tied chain": Case(tied_chain, "matmul"),
+    "tied weight": Case(tied_chain, "matmul", parameters=["0.weight", "4.bias"]),
+    "deep": Case(deep, "matmul", learning_rate=0.005),
+    "middle of a deep one": Case(deep, "matmul", parameters=["2.*", "4.weight"]),
     "low rank": Case(dense, "matmul", parameters=LoRA(rank=2)),
     "weight decay": Case(dense, "matmul", weight_decay=0.3),
     "sgd with weight decay": Case(
