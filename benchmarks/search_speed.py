@@ -12,6 +12,8 @@ Run with ``make bench`` or ``python -m benchmarks.search_speed``.
 import argparse
 import copy
 import resource
+import subprocess
+import sys
 import time
 from unittest import mock
 
@@ -132,40 +134,54 @@ def report_growth(module, X, y, points):
     )
 
 
-def report_memory(X, y):
-    """Search a wide MLP and a CNN under a limit; the process's peak must not grow by more."""
+def measure_memory(name, limit):
+    """Search under a memory limit and print by how much the peak of this process grew."""
+    X, y = load_data()
     torch.manual_seed(0)
-    wide = nn.Sequential(nn.Linear(64, 1000), nn.ReLU(), nn.Linear(1000, N_CLASSES)).eval()
-    for name, module in {"wide MLP": wide, "CNN": make_cnn().eval()}.items():
-        for limit in (200, 800):
-            est = QUAMClassifier(module, memory_limit=f"{limit}MB", n_steps=8, tol=0).fit(X, y)
-            with mock.patch.object(_adversarial, "_MAX_SEARCHES_ON_CPU", 10):
-                est.predict_uncertainty(X[:2])  # libraries take their own memory once
-            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            with mock.patch.object(_adversarial, "_MAX_SEARCHES_ON_CPU", 10**9):
-                searches = est._searches_at_once()
-                est.predict_uncertainty(X[: -(-searches // N_CLASSES)])
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            print(
-                f"{name}, memory_limit {limit} MB, {searches} searches at once: "
-                f"peak grew by {(peak - before) / 1024:.0f} MB"
-            )
+    wide = nn.Sequential(nn.Linear(64, 1000), nn.ReLU(), nn.Linear(1000, N_CLASSES))
+    module = {"wide MLP": wide, "CNN": make_cnn()}[name].eval()
+    est = QUAMClassifier(module, memory_limit=f"{limit}MB", n_steps=8, tol=0).fit(X, y)
+    with mock.patch.object(_adversarial, "_MAX_SEARCHES_ON_CPU", 10):
+        est.predict_uncertainty(X[:2])  # libraries take their own memory once
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with mock.patch.object(_adversarial, "_MAX_SEARCHES_ON_CPU", 10**9):
+        searches = est._searches_at_once()
+        est.predict_uncertainty(X[: -(-searches // N_CLASSES)])
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    print(
+        f"{name}, memory_limit {limit} MB, {searches} searches at once: peak grew by {grown:.0f} MB"
+    )
+
+
+def report_memory():
+    for name in ("wide MLP", "CNN"):
+        for limit in ("200", "800"):
+            # A process of its own: its peak never falls.
+            command = [sys.executable, "-m", "benchmarks.search_speed", "--memory", name, limit]
+            subprocess.run(command, check=True)
+
+
+def load_data():
+    X, y = load_digits(return_X_y=True)
+    return torch.tensor((X / 16).astype(np.float32)), torch.tensor(y)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--points", type=int, default=256)
     parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--memory", nargs=2, metavar=("NETWORK", "MB"), help=argparse.SUPPRESS)
     options = parser.parse_args()
-    X, y = load_digits(return_X_y=True)
-    X = torch.tensor((X / 16).astype(np.float32))
-    y = torch.tensor(y)
-    report_memory(X, y)
+    if options.memory:
+        return measure_memory(*options.memory)
+    X, y = load_data()
     points = X[-options.points :]
     module = trained(make_mlp(), X, y)
     report_loop(module, X, y, points, options.steps)
     report_cache(X, y, points)
     report_growth(module, X, y, points)
+    report_memory()
+    return None
 
 
 if __name__ == "__main__":

@@ -22,6 +22,8 @@ from ._parameters import FreeParameters
 
 Free = dict[str, Tensor]
 
+# For short-lived results and what an allocator cannot use again.
+_MEMORY_RESERVE = 1.25
 # Fewer running searches than this share of those in memory are worth moving together.
 _COMPACT_BELOW = 0.8
 
@@ -430,4 +432,5 @@ def bytes_per_search(problem: Problem, own: Rows) -> int:
     parameters = sum(start.numel() * start.element_size() for start in problem.free.start.values())
     own_rows = sum(part[:1].numel() * part.element_size() for part in own)
     # Values, gradients and two moments of Adam, and one spare copy while searches are moved.
-    return 5 * parameters + values + 2 * own_rows
+    needed = 5 * parameters + values + 2 * own_rows
+    return int(_MEMORY_RESERVE * needed)
