@@ -78,7 +78,8 @@ class WeightedMean:
         value : Tensor of shape (n_models, n_rows, ...)
             Its values.
         error : bool, default=False
-            Whether the standard error of its mean is wanted.
+            Whether the standard error of its mean, or of a combination of the means of a vector
+            (n_models, n_rows, n_features), is wanted.
         """
         value = value.to(self._max.dtype)
         self._sums[name] = _add(self._sums.get(name), self._decay, self._batch, value)
@@ -87,7 +88,9 @@ class WeightedMean:
             first, second = self._error_sums.get(name, (None, None))
             self._error_sums[name] = (
                 _add(first, decay, weights, value),
-                _add(second, decay, weights, value**2),
+                _add(second, decay, weights, value**2)
+                if value.ndim == 2
+                else _add_products(second, decay, weights, value),
             )
 
     def mean(self, name: str) -> Tensor:
@@ -95,10 +98,26 @@ class WeightedMean:
         total = self._sums[name]
         return total / self._weight.reshape(-1, *[1] * (total.ndim - 1))
 
-    def standard_error(self, name: str) -> Tensor:
-        """Return the standard error of a weighted mean, from the spread of the samples."""
+    def standard_error(self, name: str, coefficients: Tensor | None = None) -> Tensor:
+        """Return the standard error of a weighted mean, from the spread of the samples.
+
+        Parameters
+        ----------
+        name : str
+            What the statistic is called.
+        coefficients : Tensor of shape (n_rows, n_features), default=None
+            For a vector: the combination of its features that is meant.
+
+        Returns
+        -------
+        Tensor of shape (n_rows,)
+            Standard errors.
+        """
         mean = self.mean(name)
         first, second = self._error_sums[name]
+        if coefficients is not None:
+            mean, first = (mean * coefficients).sum(-1), (first * coefficients).sum(-1)
+            second = torch.einsum("ri,rij,rj->r", coefficients, second, coefficients)
         spread = second - 2 * mean * first + mean**2 * self._squared_weight
         return spread.clamp(min=0).sqrt() / self._weight
 
@@ -115,4 +134,14 @@ def _add(total: Tensor | None, decay: Tensor, weights: Tensor, value: Tensor) ->
     if total is None:
         return added
     decay = decay.reshape(-1, *extra)
+    return torch.where(decay > 0, decay * total, 0.0) + added
+
+
+def _add_products(total: Tensor | None, decay: Tensor, weights: Tensor, value: Tensor) -> Tensor:
+    """Return the running sum (n_rows, n_features, n_features) of products of features."""
+    value = torch.where(weights[..., None] > 0, value, 0.0)
+    added = torch.einsum("mr,mri,mrj->rij", weights, value, value)
+    if total is None:
+        return added
+    decay = decay[:, None, None]
     return torch.where(decay > 0, decay * total, 0.0) + added

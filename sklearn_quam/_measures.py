@@ -15,7 +15,7 @@ setting        aleatoric         epistemic                   total
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MAX_MIXTURE_COMPONENTS = 64
+# Second moments of more features than this would take more memory than they are worth.
+_MAX_FEATURES = 65
 # Edges of the quadrature panels around every mixture component, in its standard deviations.
 _PANEL_EDGES = (-8.0, -3.0, -1.0, 1.0, 3.0, 8.0)
 _PANEL_NODES = 8
@@ -83,9 +85,8 @@ class Diagnostics(NamedTuple):
     Parameters
     ----------
     standard_error : ndarray of shape (n_samples,)
-        Standard error of the epistemic uncertainty, from the spread of the sampled models. In the
-        expected setting the spread is taken around the average of the models met so far: it
-        depends a little on the order in which they are met.
+        Standard error of the epistemic uncertainty, from the spread of the sampled models; NaN in
+        the expected setting with more than 64 classes, or 16 outputs.
     effective_sample_size : ndarray of shape (n_samples,)
         How many equally weighted models the sampled ones are worth.
     rival : ndarray of shape (n_samples,), dtype object
@@ -266,16 +267,28 @@ def _merge_some(
 
 
 class _Posterior:
-    """Weighted samples of models for some rows, as running sums."""
+    """Weighted samples of models for some rows, as running sums.
 
-    _error_of_setting: ClassVar[dict[str, str]] = {"given": "divergence", "expected": "spread"}
+    The distance of a sample from the average prediction, whose mean is the epistemic uncertainty
+    of the expected setting, is linear in some features of the sample. Their second moments give
+    its standard error, whatever order the samples come in; they are left out where there are many.
+    """
 
-    def __init__(self, n_rows: int, device: torch.device) -> None:
+    def __init__(self, n_rows: int, n_features: int, device: torch.device) -> None:
         self._means = WeightedMean(n_rows, device)
+        self._has_features = n_features <= _MAX_FEATURES
 
     def standard_error(self, setting: str) -> np.ndarray:
         """Return the standard error of the epistemic uncertainty."""
-        return _to_numpy(self._means.standard_error(self._error_of_setting[setting]))
+        if setting == "given":
+            return _to_numpy(self._means.standard_error("divergence"))
+        if not self._has_features:
+            return np.full(len(self.effective_sample_size()), np.nan)
+        return _to_numpy(self._means.standard_error("features", self._spread_coefficients()))
+
+    def _spread_coefficients(self) -> Tensor:
+        """Return how the distance from the average prediction depends on the features."""
+        raise NotImplementedError
 
     def effective_sample_size(self) -> np.ndarray:
         """Return how many equally weighted samples the weighted ones are worth."""
@@ -293,7 +306,7 @@ class CategoricalPosterior(_Posterior):
 
     def __init__(self, given: Tensor) -> None:
         self._given = _normalised(given)
-        super().__init__(len(given), given.device)
+        super().__init__(len(given), 1 + given.shape[-1], given.device)
 
     def update(self, log_proba: Tensor, log_weights: Tensor | None = None) -> None:
         """Add sampled models.
@@ -310,11 +323,15 @@ class CategoricalPosterior(_Posterior):
         self._means.add("entropy", categorical_entropy(log_proba))
         self._means.add("proba", log_proba.exp())
         self._means.add("divergence", categorical_kl(self._given, log_proba), error=True)
-        # The spread around the mean needs the mean, which later samples still move: the
-        # standard error of the expected setting takes the mean of the samples so far.
+        if self._has_features:
+            entropy = categorical_entropy(log_proba)[..., None]
+            self._means.add("features", torch.cat([entropy, log_proba.exp()], dim=-1), error=True)
+
+    def _spread_coefficients(self) -> Tensor:
+        # KL(p || mean) is minus the entropy of p, minus the sum of p log mean.
         mean = self._means.mean("proba").nan_to_num(1.0)
-        mean = mean.clamp(min=torch.finfo(mean.dtype).tiny).log()
-        self._means.add("spread", categorical_kl(log_proba, mean), error=True)
+        log_mean = mean.clamp(min=torch.finfo(mean.dtype).tiny).log()
+        return torch.cat([-torch.ones_like(log_mean[:, :1]), -log_mean], dim=-1)
 
     def prediction(self, setting: str) -> Tensor:
         """Return the log-probabilities of the setting's prediction, (n_rows, n_classes)."""
@@ -346,7 +363,7 @@ class GaussianPosterior(_Posterior):
     def __init__(self, given: Gaussian, measure: str = "entropy") -> None:
         self._given = given.to(accumulation_dtype(given.mean.device))
         self._measure = measure
-        super().__init__(len(given.mean), given.mean.device)
+        super().__init__(len(given.mean), 4 * given.mean.shape[-1], given.mean.device)
         self._components: tuple[Tensor, Tensor, Tensor] | None = None
 
     def update(self, prediction: Gaussian, log_weights: Tensor | None = None) -> None:
@@ -373,16 +390,22 @@ class GaussianPosterior(_Posterior):
         self._means.add("squared_shift", shift**2)
         self._means.add("variance", prediction.variance)
         self._means.add("divergence", divergence, error=True)
-        self._means.add("spread", self._spread(prediction), error=True)
+        if self._has_features:
+            variance = prediction.variance
+            features = torch.cat([variance.log(), variance, shift, shift**2], dim=-1)
+            self._means.add("features", features, error=True)
         if self._measure == "entropy":
             self._keep_components(prediction, log_weights)
 
-    def _spread(self, prediction: Gaussian) -> Tensor:
-        """Return how far each sample is from the average prediction so far."""
-        average = self.prediction("expected")
+    def _spread_coefficients(self) -> Tensor:
+        shift = self._means.mean("shift")
+        zero, one = torch.zeros_like(shift), torch.ones_like(shift)
         if self._measure == "variance":
-            return ((prediction.mean - average.mean) ** 2).sum(dim=-1)
-        return gaussian_kl(prediction, average)
+            return torch.cat([zero, zero, -2 * shift, one], dim=-1)
+        half_precision = 0.5 / self.prediction("expected").variance
+        return torch.cat(
+            [-0.5 * one, half_precision, -2 * half_precision * shift, half_precision], dim=-1
+        )
 
     def _keep_components(self, prediction: Gaussian, log_weights: Tensor) -> None:
         """Remember the mixture of predictions, a column for each row and output."""

@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from ._cache import Rows
+from ._estimate import accumulation_dtype
 from ._likelihood import map_prediction
-from ._search import Checkpoint, Free, Problem, Visit, evaluate_models
+from ._search import Checkpoint, Free, Problem, Visit, evaluate_models, is_finite
 
 # "gaussian": models drawn around each best one, and their spread relative to the change found.
 _N_DRAWS = 8
@@ -87,7 +88,9 @@ class Sampler:
 
     def _hand_over(self, prediction: Any, increase: Tensor, counts: Tensor) -> None:
         """Give models (..., n_searches) to the accumulator."""
-        log_weights = torch.where(counts, -increase.clamp(min=0) / self.temperature, -torch.inf)
+        # In the type of the sums: a small temperature may be none in single precision.
+        increase = increase.clamp(min=0).to(accumulation_dtype(increase.device))
+        log_weights = torch.where(counts, -increase / self.temperature, -torch.inf)
         n_axes = log_weights.ndim
         self.posterior.update(
             map_prediction(lambda part: self._models_first(part, n_axes), prediction),
@@ -191,7 +194,8 @@ class GaussianSampler(BestSampler):
                 noise = torch.randn(start[name].shape, generator=generator).to(best)
                 free[name] = best + _SPREAD * noise * (best - start[name])
             prediction, increase = evaluate_models(self.problem, free, self.own)
-            self._hand_over(prediction, increase, self.found & torch.isfinite(increase))
+            fine = torch.isfinite(increase) & is_finite(prediction)
+            self._hand_over(prediction, increase, self.found & fine)
 
 
 SAMPLERS = {"trajectory": TrajectorySampler, "best": BestSampler, "gaussian": GaussianSampler}

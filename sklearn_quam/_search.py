@@ -224,11 +224,13 @@ class _Running:
     @torch.no_grad()
     def _bound_change(self, max_change: float) -> None:
         start = self.problem.free.start
+        # Parameters that the network does not use do not move, and may hold anything.
+        moved = {name: value for name, value in self.free.items() if value.grad is not None}
         squares = sum(
-            ((value - start[name]) ** 2).flatten(1).sum(dim=1) for name, value in self.free.items()
+            ((value - start[name]) ** 2).flatten(1).sum(dim=1) for name, value in moved.items()
         )
         factor = (max_change / torch.as_tensor(squares).sqrt()).clamp(max=1.0)
-        for name, value in self.free.items():
+        for name, value in moved.items():
             scale = factor.reshape(-1, *[1] * (value.ndim - 1))
             value.copy_(torch.where(scale < 1, start[name] + scale * (value - start[name]), value))
 
@@ -330,7 +332,7 @@ class _Progress:
         index, training = self._problem.batches[step], self._problem.training
         reference = training.mean_loss(training.losses[index], index)
         was_running = self.running[number]
-        fine = _finite(at_own) & torch.isfinite(batch_loss)
+        fine = is_finite(at_own) & torch.isfinite(batch_loss)
         self.alive[number] = self.alive[number] & (fine | ~was_running)
         self.running[number] = was_running & fine
         moved = was_running & fine
@@ -359,7 +361,8 @@ class _Progress:
         return Visit(step, self._prediction, self._increase, self.alive.clone(), self._steps)
 
 
-def _finite(prediction: Any) -> Tensor:
+def is_finite(prediction: Any) -> Tensor:
+    """Tell which predictions are finite in all their parts, (n_searches,)."""
     parts = [prediction] if isinstance(prediction, Tensor) else list(prediction)
     fine = torch.stack([torch.isfinite(part).all(dim=-1) for part in parts])
     return fine.all(dim=0)

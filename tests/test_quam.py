@@ -305,6 +305,23 @@ def test_adversarial_models_of_a_regressor(module, y):
         assert model["loss_increase"] <= 0.1
 
 
+def test_losses_of_much_data_are_measured_on_a_part_of_them():
+    rng = np.random.default_rng(0)
+    many, net = rng.normal(size=(1500, 4)), seeded(dense).double()
+    labels = (many[:, 0] > 0).astype(int) + (many[:, 1] > 0)
+    est = QUAMClassifier(net, **SHORT, slack=1.0).fit(many, labels)
+    part = est._prepare()[0].evaluation
+    assert len(part) == len(set(part.tolist())) == 1024
+    inputs, target = torch.as_tensor(many)[part], torch.as_tensor(labels)[part]
+    for model in est.adversarial_models(X_NEW[:1])[0]:
+        rival = copy.deepcopy(net)
+        rival.load_state_dict(model["state_dict"])
+        with torch.no_grad():
+            increase = nn.functional.cross_entropy(rival(inputs), target)
+            increase -= nn.functional.cross_entropy(net(inputs), target)
+        np.testing.assert_allclose(model["loss_increase"], increase, rtol=1e-8)
+
+
 @pytest.mark.parametrize("rows", [X[:3], X_NEW[:3]], ids=["seen", "new"])
 def test_directions_of_a_fitted_regressor(rows):
     net = fitted(MLPRegressor(hidden_layer_sizes=(8,), solver="lbfgs", random_state=0), y=TARGET)
@@ -358,7 +375,7 @@ def bayesian_linear(seed, correlation, n_features=3, precision=0.0):
 
 
 @cache
-def bayesian_logistic(seed, correlation, n_features=2, C=np.inf, n_draws=40_000):
+def bayesian_logistic(seed, correlation, n_features=2, C=np.inf, n_draws=20_000):
     """Return data, and the posterior mean of KL(p_w || p_w') by importance sampling."""
     rng = np.random.default_rng(seed)
     X, X_test = correlated(rng, 100, n_features, correlation), test_points(rng, n_features)
@@ -390,7 +407,7 @@ def rank_correlation(kind, problem, **options):
     return spearmanr(est.predict_uncertainty(X_test).epistemic, truth).statistic
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(
     ("correlation", "precision", "arguments"),
     [
@@ -405,7 +422,7 @@ def test_linear_regression_ranks_as_the_posterior(seed, correlation, precision, 
     assert rank_correlation(QUAMRegressor, problem, **arguments) > 0.9
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(
     ("correlation", "arguments"),
     [
@@ -428,7 +445,7 @@ def test_logistic_regression_ranks_as_the_posterior_on_average(n_features, C):
     # With default arguments and correlated features not every single data set reaches 0.9.
     found = [
         rank_correlation(QUAMClassifier, bayesian_logistic(seed, 0.5, n_features, C))
-        for seed in range(8)
+        for seed in range(6)
     ]
     assert np.mean(found) > 0.9
 
@@ -573,7 +590,7 @@ def test_regressor_knows_a_sine_where_it_has_seen_it(setting, measure):
         ({"memory_limit": -5}, "memory_limit"),
         ({"memory_limit": np.inf}, "memory_limit"),
     ],
-    ids=str,
+    ids=lambda value: str(value).split(" at 0x")[0],
 )
 def test_bad_arguments_are_named(arguments, message):
     with pytest.raises(ValueError, match=message):

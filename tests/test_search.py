@@ -25,7 +25,7 @@ from .networks import (
 )
 from .slow_search import SlowQUAM
 
-SHORT = {"n_steps": 14, "penalty_every": 4, "learning_rate": 0.02, "tol": 0.0, "random_state": 0}
+SHORT = {"n_steps": 12, "penalty_every": 4, "learning_rate": 0.02, "tol": 0.0, "random_state": 0}
 WEIGHTS = np.random.default_rng(1).uniform(0.1, 3.0, size=len(X))
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-4}
 each_dtype = pytest.mark.parametrize("dtype", TOLERANCE, ids=["float64", "float32"])
@@ -88,7 +88,7 @@ class Case:
     def __init__(self, build, execution, *args, data=X, y=LABELS, weight=None, **options):
         self.build, self.args, self.execution = build, args, execution
         self.X, self.y, self.weight, self.options = data, y, weight, options
-        self.X_new = X_NEW[:4] if data is X else IMAGES[:2] * 1.5
+        self.X_new = X_NEW[:3] if data is X else IMAGES[:2] * 1.5
 
     def compare(self, kind, dtype, *asked, rtol):
         """Compare the estimator with the loop, for the same rows and what is asked for."""
@@ -121,7 +121,7 @@ CLASSIFIERS = {
     "convolutional, last layer": Case(
         convolutional, "matmul", data=IMAGES, parameters="last_layer"
     ),
-    "control flow": Case(Branching, "loop"),
+    "control flow": Case(Branching, "loop", batch_size=10),
     "tied": Case(Tied, "vmap"),
     "tied chain": Case(tied_chain, "matmul"),
     "tied weight": Case(tied_chain, "matmul", parameters=["0.weight", "4.bias"]),
@@ -146,7 +146,7 @@ REGRESSORS = {
     "all": Case(dense, "matmul", 1, y=TARGET),
     "sgd": Case(dense, "matmul", 1, y=TARGET, optimizer="sgd"),
     "last layer": Case(dense, "matmul", 1, y=TARGET, parameters="last_layer"),
-    "control flow": Case(Branching, "loop", 1, y=TARGET),
+    "control flow": Case(Branching, "loop", 1, y=TARGET, batch_size=10),
     "two outputs": Case(dense, "matmul", 2, y=TWO_TARGETS),
     "mean and variance": Case(MeanAndVariance, "vmap", y=TARGET),
     "sample weights": Case(dense, "matmul", 1, y=TARGET, weight=WEIGHTS, weight_decay=0.1),
@@ -312,6 +312,14 @@ def test_regressor_leaves_out_diverging_rows():
     assert np.isfinite(u.epistemic).all()
 
 
+def test_draws_that_overflow_do_not_count():
+    # The best models are finite at these rows; some of the draws around them are not.
+    options = {**SHORT, "learning_rate": 0.01, "sampling": "gaussian", "slack": 1.0}
+    est = QUAMClassifier(seeded(exponential), **options).fit(X, LABELS)
+    u = est.predict_uncertainty(np.linspace(0.6, 0.9, 30)[:, None] * bad_row(exponential))
+    assert all(np.isfinite(part).all() for part in u)
+
+
 @each_setting
 def test_a_row_that_the_given_network_fails_on_is_undefined(setting):
     est = QUAMClassifier(seeded(exponential), setting=setting, **SHORT).fit(X, LABELS)
@@ -324,6 +332,32 @@ def test_a_row_that_the_given_network_fails_on_is_undefined(setting):
         assert np.isnan(found[1])
     assert diagnostics.n_diverged.tolist() == [0, 3, 0, 0]
     assert diagnostics.rival[1] is None
+
+
+@pytest.mark.parametrize("sampling", ["trajectory", "best"])
+def test_a_temperature_may_be_too_small_for_single_precision(sampling):
+    module, found = seeded(dense), []
+    for temperature in (1e-30, 1e-60, 1e-300):
+        est = QUAMClassifier(module, **SHORT, temperature=temperature, sampling=sampling)
+        found.append(est.fit(X, LABELS).predict_uncertainty(X_NEW[:3]).epistemic)
+    np.testing.assert_array_equal(found[1], found[0])
+    np.testing.assert_array_equal(found[2], found[0])
+
+
+# -- bounds --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("parameters", ["all", "last_layer"])
+@pytest.mark.parametrize("build", [dense, Branching, Residual])
+def test_no_model_changes_more_than_allowed(build, parameters):
+    module = seeded(build).double()
+    options = {**SHORT, "max_change": 0.05, "slack": 1e9, "parameters": parameters}
+    est = QUAMClassifier(module, **options).fit(X, LABELS)
+    named = dict(module.named_parameters())
+    for model in est.adversarial_models(X_NEW[:1])[0]:
+        changes = [(model["state_dict"][n] - p).detach().nan_to_num() for n, p in named.items()]
+        size = float(torch.stack([change.square().sum() for change in changes]).sum().sqrt())
+        np.testing.assert_allclose(size, 0.05, rtol=1e-6)
 
 
 # -- early stop ----------------------------------------------------------------------------
