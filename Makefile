@@ -8,13 +8,18 @@ OUT ?= demo_output
 export OMP_WAIT_POLICY := PASSIVE
 export MPLBACKEND := Agg
 
-.PHONY: demo test lint docs bench clean
+.PHONY: demo test coverage lint docs bench clean
 
 demo: $(VENV)/.installed-plots
 	$(BIN)/python examples/demo.py --out $(OUT)
 
 test: export OMP_NUM_THREADS := 1
 test: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -n 2
+
+# What the tests do not reach; slower than the tests alone.
+coverage: export OMP_NUM_THREADS := 1
+coverage: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n 2 --cov --cov-report=term
 
 lint: $(VENV)/.installed-lint
@@ -26,6 +31,7 @@ docs: $(VENV)/.installed-docs
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
 
 bench: $(VENV)/.installed-plots
+	$(BIN)/python -m benchmarks.search_speed
 	$(BIN)/python -m benchmarks.overhead
 
 clean:
