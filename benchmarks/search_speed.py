@@ -89,18 +89,30 @@ def plain_loop(module, X, y, points, n_steps):
     return results
 
 
+def seconds_of_loop(module, X, y, points, n_steps, n_threads):
+    """Return the time of a search step of the plain loop."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(n_threads)
+    plain_loop(module, X, y, points[:1], 20)
+    taken = seconds(lambda: plain_loop(module, X, y, points[:2], n_steps)) / 2
+    torch.set_num_threads(before)
+    return taken / N_CLASSES / n_steps
+
+
 def report_loop(module, X, y, points, n_steps):
-    few = 2
-    loop = seconds(lambda: plain_loop(module, X, y, points[:few], n_steps)) / few
-    print(f"plain loop:           {1e3 * loop / N_CLASSES / n_steps:8.3f} ms a search step")
+    loops = {
+        n_threads: seconds_of_loop(module, X, y, points, n_steps, n_threads)
+        for n_threads in sorted({1, torch.get_num_threads()})
+    }
+    for n_threads, loop in loops.items():
+        print(f"plain loop, {n_threads} thread(s): {1e3 * loop:8.3f} ms a search step")
     for n_jobs in (1, 2):
         est = QUAMClassifier(module, n_steps=n_steps, tol=0, random_state=0, n_jobs=n_jobs)
         est.fit(X, y).predict_uncertainty(points[:32])
-        batched = seconds(lambda est=est: est.predict_uncertainty(points)) / len(points)
-        print(
-            f"batched, n_jobs={n_jobs}:    {1e3 * batched / N_CLASSES / n_steps:8.3f} ms a search "
-            f"step: {loop / batched:.1f} times as fast"
-        )
+        taken = seconds(lambda est=est: est.predict_uncertainty(points))
+        step = taken / len(points) / N_CLASSES / n_steps
+        ratios = ", ".join(f"{loop / step:.1f}" for loop in loops.values())
+        print(f"batched, n_jobs={n_jobs}:      {1e3 * step:8.3f} ms, times as fast: {ratios}")
 
 
 def report_cache(X, y, points):

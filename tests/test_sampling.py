@@ -331,10 +331,13 @@ def test_the_rival_is_another_class_than_the_predicted_one(classifier, sampling,
 
 
 @pytest.mark.parametrize("sampling", ["trajectory", "best"])
-@pytest.mark.parametrize("max_change", [None, 0.5])
-def test_the_rival_is_the_cheapest_model_that_disagrees(classifier, sampling, max_change):
-    options = {**SHORT, "sampling": sampling, "n_steps": 30, "max_change": max_change}
-    options["learning_rate"] = 0.1
+@pytest.mark.parametrize(
+    "schedule",
+    [{}, {"max_change": 0.5}, {"penalty": 0.2, "penalty_growth": 1.0, "learning_rate_decay": 1.0}],
+    ids=["coming back", "bounded", "going away"],
+)
+def test_the_rival_is_the_cheapest_model_that_disagrees(classifier, sampling, schedule):
+    options = {**SHORT, "sampling": sampling, "n_steps": 30, "learning_rate": 0.1, **schedule}
     est = QUAMClassifier(classifier, **options)
     _, diagnostics = result(est)
     slow = SlowQUAM(est, classifier, X, LABELS)

@@ -5,6 +5,7 @@ import copy
 import numpy as np
 import pytest
 import torch
+from sklearn.linear_model import LogisticRegression
 from torch import nn
 
 from sklearn_quam import LoRA, QUAMClassifier, QUAMRegressor
@@ -21,11 +22,13 @@ from .networks import (
     Residual,
     X,
     dense,
+    fitted,
     module_state,
 )
 from .slow_search import SlowQUAM
 
 SHORT = {"n_steps": 12, "penalty_every": 4, "learning_rate": 0.02, "tol": 0.0, "random_state": 0}
+LABELS_WITH_NOISE = ((LABELS > 0) ^ (np.arange(len(X)) % 5 == 0)).astype(int)
 WEIGHTS = np.random.default_rng(1).uniform(0.1, 3.0, size=len(X))
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-4}
 each_dtype = pytest.mark.parametrize("dtype", TOLERANCE, ids=["float64", "float32"])
@@ -276,22 +279,30 @@ def test_a_diverged_search_spends_no_more_steps(build, options):
     assert diagnostics.effective_sample_size[0] >= 1
 
 
-def test_visits_before_the_divergence_count():
-    module = seeded(exponential, dtype=torch.float32)
-    est = QUAMClassifier(module, **{**SHORT, "learning_rate": 0.05}).fit(X, LABELS)
-    row = bad_row(exponential)[None]
-    u, diagnostics = est.predict_uncertainty(row, return_diagnostics=True)
+def logarithmic():
+    """Undefined where a unit is below minus five."""
+    return nn.Sequential(nn.Linear(4, 6), Apply(lambda x: (x + 5).log()), nn.Linear(6, 3))
+
+
+def test_only_visits_before_the_divergence_count():
+    module = seeded(logarithmic, dtype=torch.float64)
+    est = QUAMClassifier(module, **SHORT, temperature=1.0).fit(X, LABELS)
+    rows = np.array([[-2.7, 1.8, 6.5, 4.7], [4.5, 0.5, -3.7, -4.6], [-6.3, 7.6, 6.7, 3.9]])
+    u, diagnostics = est.predict_uncertainty(rows, return_diagnostics=True)
+    assert diagnostics.n_diverged.tolist() == [2, 1, 3]
     slow = SlowQUAM(est, module, X, LABELS)
-    given = slow.predict(module, torch.as_tensor(row)).detach()[0].double().numpy()
-    visits = [
-        sample
-        for target in slow.search(torch.as_tensor(row)).visits
-        for sample in until_divergence(target)
-    ]
-    weights = np.exp([-max(v.increase, 0) / est.temperature_ for v in visits])
-    divergence = np.array([slow.kl(given, v.prediction) for v in visits])
-    np.testing.assert_allclose(u.epistemic[0], weights @ divergence / weights.sum(), rtol=1e-3)
-    assert diagnostics.n_steps[0] == len(visits) - 3
+    for number, row in enumerate(torch.as_tensor(rows)):
+        given = slow.predict(module, row[None]).detach()[0].numpy()
+        visits = [
+            sample
+            for target in slow.search(row[None]).visits
+            for sample in until_divergence(target)
+        ]
+        weights = np.exp([-max(v.increase, 0) / est.temperature_ for v in visits])
+        divergence = np.array([slow.kl(given, v.prediction) for v in visits])
+        expected = weights @ divergence / weights.sum()
+        np.testing.assert_allclose(u.epistemic[number], expected, rtol=1e-8)
+        assert diagnostics.n_steps[number] == len(visits) - 3
 
 
 def until_divergence(visits):
@@ -377,6 +388,16 @@ def test_a_large_tolerance_stops_at_the_second_change_of_the_schedule(tol, n_ste
     est = QUAMClassifier(seeded(dense), **options).fit(X, LABELS)
     _, diagnostics = est.predict_uncertainty(X_NEW, return_diagnostics=True)
     assert (diagnostics.n_steps == 3 * n_steps).all()
+
+
+def test_a_search_that_does_not_explain_the_data_goes_on():
+    # Nothing explains the data as well as the most likely model does.
+    net = fitted(LogisticRegression(C=np.inf, tol=1e-10, max_iter=1000), X, LABELS_WITH_NOISE)
+    options = {**SHORT, "tol": 10.0, "n_steps": 40, "batch_size": 60}
+    for slack, n_steps in ((0.0, 40), (1e3, 8)):
+        est = QUAMClassifier(net, **options, slack=slack).fit(X, LABELS_WITH_NOISE)
+        _, diagnostics = est.predict_uncertainty(X_NEW, return_diagnostics=True)
+        assert (diagnostics.n_steps == 2 * n_steps).all()
 
 
 STOPPING = {**SHORT, "n_steps": 40, "learning_rate_decay": 2.0, "slack": 0.05}
@@ -515,7 +536,7 @@ def test_a_module_changed_after_fit_changes_nothing():
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.add_(1.0)
-    for fitted in (est, copy.deepcopy(est)):
+    for duplicate in (est, copy.deepcopy(est)):
         np.testing.assert_array_equal(
-            fitted.predict_uncertainty(X_NEW[:2]).epistemic, expected.epistemic
+            duplicate.predict_uncertainty(X_NEW[:2]).epistemic, expected.epistemic
         )
