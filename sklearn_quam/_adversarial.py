@@ -20,7 +20,7 @@ from ._memory import memory_in_bytes
 from ._objective import Schedule, choose_targets
 from ._parameters import LoRA, choose_parameters, execution_order
 from ._reference import batches
-from ._sampling import SAMPLERS, ModelKeeper, Sampler
+from ._sampling import SAMPLERS, ModelKeeper, Sampler, TraceKeeper
 from ._search import Problem, TrainingSet, bytes_per_search, run_searches
 from .base import BaseUncertaintyEstimator, gradients_allowed
 
@@ -269,6 +269,49 @@ class AdversarialSearch(BaseUncertaintyEstimator):
         """
         inputs = self._check_inputs(x)
         return [self._models_of_row(inputs[row : row + 1]) for row in range(len(inputs))]
+
+    @gradients_allowed()
+    def search_traces(self, x: Any) -> list[list[dict[str, Any]]]:
+        """Return every step of the searches of a few points, which is not kept otherwise.
+
+        Parameters
+        ----------
+        x : array-like of shape (n_samples, ...)
+            A few rows like those of the training data.
+
+        Returns
+        -------
+        list of list of dict
+            For each row a list of searches; for each search its ``target``, and arrays with an
+            entry for each of the n_steps + 1 models met, the given network first: ``prediction``
+            for the row, ``divergence`` from the given network in nats, and ``loss_increase`` on the
+            step's mini-batch.
+        """
+        inputs = self._check_inputs(x)
+        return [self._traces_of_row(inputs[row : row + 1]) for row in range(len(inputs))]
+
+    def _traces_of_row(self, inputs: Tensor) -> list[dict[str, Any]]:
+        given = self._reference.predict(inputs)
+        traces = []
+        for targets in self._target_groups(given, 1):
+            keeper = self._search(inputs, given, targets, TraceKeeper, None)
+            assert isinstance(keeper, TraceKeeper)
+            divergence = keeper.problem.targets.divergence
+            steps = [
+                (v.prediction, divergence(keeper.given, v.prediction), v.loss_increase)
+                for v in keeper.visits
+            ]
+            for number, target in enumerate(targets[0].tolist()):
+                predictions = [map_prediction(lambda p, n=number: p[n], s[0]) for s in steps]
+                traces.append(
+                    {
+                        "target": self._target_name(target),
+                        "prediction": np.stack([_as_array(p) for p in predictions]),
+                        "divergence": np.array([float(s[1][number]) for s in steps]),
+                        "loss_increase": np.array([float(s[2][number]) for s in steps]),
+                    }
+                )
+        return traces
 
     def _models_of_row(self, inputs: Tensor) -> list[dict[str, Any]]:
         given = self._reference.predict(inputs)

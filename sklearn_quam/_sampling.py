@@ -210,6 +210,18 @@ class ModelKeeper(BestSampler):
         """Hand over nothing: the models themselves are wanted."""
 
 
+class TraceKeeper(Sampler):
+    """Keeps every model that the searches meet: what it predicts, and what it costs."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.visits: list[Visit] = []
+
+    def on_visit(self, visit: Visit) -> None:
+        """Keep the models of a step."""
+        self.visits.append(visit)
+
+
 def _replace(whole: Any, number: Tensor, where: Tensor, part: Any) -> Any:
     """Return a copy with some entries, given by their numbers, replaced."""
 
