@@ -5,7 +5,7 @@ import numpy as np
 from benchmarks.digits import aurocs
 
 # Neither these left-out classes nor the seeds were used to choose the defaults.
-LEFT_OUT = [(4, 7), (8, 9), (1, 6)]
+LEFT_OUT = [(1, 6), (0, 5), (2, 9)]
 SEEDS = range(10, 15)
 N_POINTS = 25
 

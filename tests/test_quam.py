@@ -39,7 +39,7 @@ from .networks import (
 )
 
 SHORT = {"n_steps": 12, "penalty_every": 4, "learning_rate": 0.02, "random_state": 0}
-PROPERTY = settings(deadline=None, max_examples=12)
+PROPERTY = settings(deadline=None, max_examples=10)
 each_setting = pytest.mark.parametrize("setting", ["given", "expected"])
 
 
@@ -104,9 +104,9 @@ def test_a_row_does_not_depend_on_the_other_rows(kind, chosen, rows):
 @PROPERTY
 @given(kinds, options, st.sampled_from([1, "1KB", "20kB", "0.2MiB", "1GB"]))
 def test_results_do_not_depend_on_the_memory_limit(kind, chosen, limit):
-    default = build(kind, **chosen).predict_uncertainty(X_NEW[:5], return_diagnostics=True)
+    default = build(kind, **chosen).predict_uncertainty(X_NEW[:3], return_diagnostics=True)
     limited = build(kind, **chosen, memory_limit=limit)
-    found = limited.predict_uncertainty(X_NEW[:5], return_diagnostics=True)
+    found = limited.predict_uncertainty(X_NEW[:3], return_diagnostics=True)
     assert_same_rows(found, default, leave_out=["standard_error"])
 
 
@@ -114,11 +114,11 @@ def test_results_do_not_depend_on_the_memory_limit(kind, chosen, limit):
 @pytest.mark.parametrize("sampling", ["trajectory", "best"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_standard_errors_do_not_depend_on_the_memory_limit(kind, sampling, setting):
-    chosen = {"setting": setting, "sampling": sampling, "n_steps": 12}
-    _, default = build(kind, **chosen).predict_uncertainty(X_NEW[:4], return_diagnostics=True)
+    chosen = {"setting": setting, "sampling": sampling, "n_steps": 8}
+    _, default = build(kind, **chosen).predict_uncertainty(X_NEW[:2], return_diagnostics=True)
     single = build(kind, **chosen, memory_limit="1KB")
     assert single._searches_at_once() == 1  # the targets of a row come one after the other
-    _, found = single.predict_uncertainty(X_NEW[:4], return_diagnostics=True)
+    _, found = single.predict_uncertainty(X_NEW[:2], return_diagnostics=True)
     np.testing.assert_allclose(found.standard_error, default.standard_error, rtol=1e-5)
 
 
@@ -183,8 +183,8 @@ def test_cached_and_uncached_give_the_same(module, data, parameters, monkeypatch
 
 def test_single_precision_rows_are_as_independent_as_rounding_allows():
     est = QUAMClassifier(seeded(dense), **{**SHORT, "n_steps": 40}).fit(X, LABELS)
-    together = est.predict_uncertainty(X_NEW).epistemic
-    alone = [est.predict_uncertainty(X_NEW[i : i + 1]).epistemic[0] for i in range(len(X_NEW))]
+    together = est.predict_uncertainty(X_NEW).epistemic[:10]
+    alone = [est.predict_uncertainty(X_NEW[i : i + 1]).epistemic[0] for i in range(10)]
     np.testing.assert_allclose(alone, together, rtol=1e-4)
 
 
@@ -627,7 +627,7 @@ def stored(est, tmp_path):
     ],
     ids=["pickle", "joblib", "deepcopy", "both"],
 )
-@pytest.mark.parametrize("parameters", ["all", "last_layer", "lora"])
+@pytest.mark.parametrize("parameters", ["last_layer", "lora"])
 @pytest.mark.parametrize(
     ("kind", "y"), [(QUAMClassifier, WORDS[LABELS]), (QUAMRegressor, TARGET)], ids=["C", "R"]
 )

@@ -163,10 +163,10 @@ def test_memory_does_not_grow_with_the_steps(
         on_visit(self, visit)
         if 60 <= visit.step < 80:
             early.append(live_tensor_bytes())
-        if 160 <= visit.step < 180:
+        if 120 <= visit.step < 140:
             late.append(live_tensor_bytes())
 
-    est = kind(trained(n_out, y, 5), setting=setting, **{**SHORT, "n_steps": 200}).fit(X, y)
+    est = kind(trained(n_out, y, 5), setting=setting, **{**SHORT, "n_steps": 140}).fit(X, y)
     monkeypatch.setattr(sampling_module.TrajectorySampler, "on_visit", counting)
     est.predict_uncertainty(X_NEW)
     assert max(late) <= max(early)
@@ -266,6 +266,19 @@ def test_the_colder_the_less_epistemic_uncertainty_at_the_optimum(optimum):
     assert epistemic[-1].max() < 1e-3 < epistemic[0].max()
 
 
+# -- untargeted ----------------------------------------------------------------------------
+
+
+@each_task
+def test_an_untargeted_search_is_a_single_one(kind, n_out, y):
+    est = kind(trained(n_out, y), targets="untargeted", **{**SHORT, "slack": 0.5})
+    u, diagnostics = result(est, y=y)
+    assert (u.epistemic > 0).all()
+    assert (diagnostics.effective_sample_size <= 21).all()
+    (model,) = est.adversarial_models(X_NEW[:1])[0]
+    assert model["target"] is None
+
+
 # -- all of them ---------------------------------------------------------------------------
 
 
@@ -339,10 +352,10 @@ def test_the_rival_is_another_class_than_the_predicted_one(classifier, sampling,
 def test_the_rival_is_the_cheapest_model_that_disagrees(classifier, sampling, schedule):
     options = {**SHORT, "sampling": sampling, "n_steps": 30, "learning_rate": 0.1, **schedule}
     est = QUAMClassifier(classifier, **options)
-    _, diagnostics = result(est)
+    _, diagnostics = result(est, X_NEW[:4])
     slow = SlowQUAM(est, classifier, X, LABELS)
-    label = est.predict(X_NEW[:8])
-    for row in range(8):
+    label = est.predict(X_NEW[:4])
+    for row in range(4):
         found = slow.search(torch.as_tensor(X_NEW[row : row + 1]).double())
         # "best" looks at the models before every change of the schedule, else only the last ones.
         first = 0 if sampling == "best" else -1
