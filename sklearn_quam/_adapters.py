@@ -209,8 +209,7 @@ def _skorch_data(
 
     with torch.random.fork_rng():
         module = clone(net).initialize().module_
-    dtype = next((p.dtype for p in module.parameters()), torch.float32)
-    precision = np.float64 if dtype == torch.float64 else np.float32
+    precision = np.float64 if floating_dtype(module) == torch.float64 else np.float32
     X = _in_precision(X, precision)
     output = _try_rows(module, X[:2]) if probe else None
     if task == "regressor":
@@ -234,6 +233,12 @@ def _skorch_data(
     binary = isinstance(net, skorch.NeuralNetBinaryClassifier)
     columns = column_of_label(classes, y)
     return X, columns.astype(np.float32 if binary else np.int64), classes
+
+
+def floating_dtype(module: nn.Module) -> torch.dtype:
+    """Return the floating point type of a network, which its first parameter tells."""
+    dtypes = (p.dtype for p in module.parameters() if p.is_floating_point())
+    return next(dtypes, torch.float32)
 
 
 def column_of_label(classes: np.ndarray, y: np.ndarray) -> np.ndarray:

@@ -118,12 +118,8 @@ class AdversarialSearch(BaseUncertaintyEstimator):
         executor = choose_executor(
             split.rest, likelihood, free.weights(free.start), split.at_cut(probe)
         )
-        given = self._reference.predict(inputs)
         training = TrainingSet(
-            _rows_at_cut(split, inputs),
-            self._target,
-            self._sample_weight,
-            likelihood.negative_log_likelihood(given, self._target),
+            _rows_at_cut(split, inputs), self._target, self._sample_weight, self._given_losses
         )
         generator = torch.Generator().manual_seed(self._seed)
         problem = Problem(
@@ -143,7 +139,7 @@ class AdversarialSearch(BaseUncertaintyEstimator):
                 self.penalty_growth,
                 self.penalty_every,
             ),
-            choose_targets(given, self.targets),
+            choose_targets(self._reference.predict(probe), self.targets),
             self.temperature_ if self.slack is None else self.slack,
             optimizer=self.optimizer,
             weight_decay=self.weight_decay,
@@ -290,37 +286,36 @@ class AdversarialSearch(BaseUncertaintyEstimator):
         inputs = self._check_inputs(x)
         return [self._traces_of_row(inputs[row : row + 1]) for row in range(len(inputs))]
 
-    def _traces_of_row(self, inputs: Tensor) -> list[dict[str, Any]]:
+    def _searches_of_row(
+        self, inputs: Tensor, kind: type[Sampler]
+    ) -> Iterator[tuple[Any, int, int]]:
+        """Search a single row; yield for each search who watched it, its number and its target."""
         given = self._reference.predict(inputs)
-        traces = []
         for targets in self._target_groups(given, 1):
-            keeper = self._search(inputs, given, targets, TraceKeeper, None)
-            assert isinstance(keeper, TraceKeeper)
-            divergence = keeper.problem.targets.divergence
-            steps = [
-                (v.prediction, divergence(keeper.given, v.prediction), v.loss_increase)
-                for v in keeper.visits
-            ]
+            keeper = self._search(inputs, given, targets, kind, None)
             for number, target in enumerate(targets[0].tolist()):
-                predictions = [map_prediction(lambda p, n=number: p[n], s[0]) for s in steps]
-                traces.append(
-                    {
-                        "target": self._target_name(target),
-                        "prediction": np.stack([_as_array(p) for p in predictions]),
-                        "divergence": np.array([float(s[1][number]) for s in steps]),
-                        "loss_increase": np.array([float(s[2][number]) for s in steps]),
-                    }
-                )
-        return traces
+                yield keeper, number, target
+
+    def _traces_of_row(self, inputs: Tensor) -> list[dict[str, Any]]:
+        return [self._trace(*search) for search in self._searches_of_row(inputs, TraceKeeper)]
+
+    def _trace(self, keeper: TraceKeeper, number: int, target: int) -> dict[str, Any]:
+        def own(prediction: Any) -> Any:
+            return map_prediction(lambda part: part[number : number + 1], prediction)
+
+        predictions = [own(visit.prediction) for visit in keeper.visits]
+        divergence = keeper.problem.targets.divergence
+        given = own(keeper.given)
+        return {
+            "target": self._target_name(target),
+            "prediction": np.concatenate([_as_array(p) for p in predictions]),
+            "divergence": np.array([float(divergence(given, p)) for p in predictions]),
+            "loss_increase": np.array([float(v.loss_increase[number]) for v in keeper.visits]),
+        }
 
     def _models_of_row(self, inputs: Tensor) -> list[dict[str, Any]]:
-        given = self._reference.predict(inputs)
-        models = []
-        for targets in self._target_groups(given, 1):
-            keeper = self._search(inputs, given, targets, ModelKeeper, None)
-            assert isinstance(keeper, ModelKeeper)
-            for number, target in enumerate(targets[0].tolist()):
-                models.append(self._describe(keeper, number, target))
+        searches = self._searches_of_row(inputs, ModelKeeper)
+        models = [self._describe(*search) for search in searches]
         return sorted(models, key=lambda model: -model["divergence"])
 
     def _describe(self, keeper: ModelKeeper, number: int, target: int) -> dict[str, Any]:

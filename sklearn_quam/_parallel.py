@@ -21,7 +21,7 @@ from torch import Tensor
 
 # Tasks for each worker: some more than one, so that none waits for the slowest.
 _TASKS_PER_WORKER = 4
-_TENSORS = ("_inputs", "_target", "_sample_weight")
+_TENSORS = ("_inputs", "_target", "_sample_weight", "_given_losses")
 
 
 class _Latest(threading.local):

@@ -12,7 +12,7 @@ import torch
 from sklearn.pipeline import Pipeline
 from torch import Tensor, nn
 
-from ._adapters import Network, read_network, split_pipeline
+from ._adapters import Network, floating_dtype, read_network, split_pipeline
 from ._likelihood import (
     CategoricalLikelihood,
     Gaussian,
@@ -60,7 +60,7 @@ class ReferenceModel:
     @property
     def dtype(self) -> torch.dtype:
         """Floating point type of the network."""
-        return _floating_dtype(self.module)
+        return floating_dtype(self.module)
 
     def inputs(self, rows: np.ndarray) -> Tensor:
         """Return transformed rows as the tensor that the network takes.
@@ -174,7 +174,7 @@ def build_reference(
     probe = rows[:: max(1, len(rows) // _PROBE_ROWS)][:_PROBE_ROWS]
     if len(probe) == 1:
         probe = np.repeat(probe, 2, axis=0)
-    output, dtype = _first_run(module, probe, _floating_dtype(module), target)
+    output, dtype = _first_run(module, probe, floating_dtype(module), target)
     chosen = network.link or infer_link(output, task)
     likelihood: Likelihood
     if task == "classifier":
@@ -187,11 +187,6 @@ def build_reference(
     )
     _check_rows(reference, reference.inputs(probe), output)
     return reference, network, likelihood.n_outputs(output)
-
-
-def _floating_dtype(module: nn.Module) -> torch.dtype:
-    dtypes = (p.dtype for p in module.parameters() if p.is_floating_point())
-    return next(dtypes, torch.float32)
 
 
 def _to_tensor(rows: np.ndarray, dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -188,7 +188,7 @@ class BaseUncertaintyEstimator(BaseEstimator):
         return router
 
     def _keep_training_data(self, inputs: Tensor, target: Tensor, sample_weight: Any) -> None:
-        """Remember the rows, and how well the given model explains them."""
+        """Remember what the network was, or is now, trained on."""
         self._inputs, self._target = inputs, target
         if sample_weight is None:
             self._sample_weight = None
@@ -199,6 +199,7 @@ class BaseUncertaintyEstimator(BaseEstimator):
     def _measure_reference_loss(self) -> None:
         prediction = self._reference.predict(self._inputs)
         losses = self._reference.likelihood.negative_log_likelihood(prediction, self._target)
+        self._given_losses = losses
         if self._sample_weight is not None:
             losses = losses * self._sample_weight
         self.reference_loss_ = float(losses.mean())
@@ -257,9 +258,6 @@ class BaseUncertaintyEstimator(BaseEstimator):
         else:
             validate_data(self, X, reset=False, skip_check_array=True)
         return self._reference.inputs(_transform(self._reference.transformers, X))
-
-    def _given_prediction(self, inputs: Tensor) -> np.ndarray:
-        return _prediction_array(self._reference.predict(inputs))
 
     @gradients_allowed()
     def _results(self, X: Any) -> RowResults:
@@ -326,7 +324,8 @@ class BaseUncertaintyEstimator(BaseEstimator):
     def _predict_outputs(self, X: Any) -> np.ndarray:
         """Return probabilities or means of the setting; the given model's need no sampling."""
         if self.setting == "given":
-            return self._given_prediction(self._check_inputs(X))
+            inputs = self._check_inputs(X)
+            return _prediction_array(self._reference.predict(inputs))
         return self._results(X).prediction
 
     def predict(self, X: Any, *, return_uncertainty: bool = False) -> Any:
