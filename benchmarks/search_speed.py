@@ -23,7 +23,7 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn.functional import cross_entropy, log_softmax
 
-from sklearn_quam import QUAMClassifier, _adversarial
+from sklearn_quam import QUAMClassifier, _adversarial, _free_network
 from sklearn_quam._cache import SplitModule
 
 N_CLASSES = 10
@@ -123,7 +123,7 @@ def report_cache(X, y, points):
         return SplitModule(None, module, cached=False)
 
     cached_est = QUAMClassifier(module, **options).fit(X, y)
-    with mock.patch.object(_adversarial, "split_module", uncached):
+    with mock.patch.object(_free_network, "split_module", uncached):
         uncached_est = QUAMClassifier(module, **options).fit(X, y)
     few = points[:8]
     with_cache = seconds(lambda: cached_est.predict_uncertainty(few))

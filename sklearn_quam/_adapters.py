@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge, RidgeCV
@@ -138,103 +137,6 @@ def is_skorch(estimator: Any) -> bool:
     return skorch is not None and isinstance(estimator, skorch.NeuralNet)
 
 
-def default_network(task: str) -> Any:
-    """Return the small network that is trained where the user passes none.
-
-    Parameters
-    ----------
-    task : {"classifier", "regressor"}
-        What it is for.
-
-    Returns
-    -------
-    estimator
-        An unfitted scikit-learn network.
-    """
-    kind = MLPClassifier if task == "classifier" else MLPRegressor
-    return kind(hidden_layer_sizes=(64, 64), solver="lbfgs", max_iter=500)
-
-
-def train(
-    estimator: Any, X: Any, y: np.ndarray, *, task: str, seed: int | None, fit_params: dict
-) -> tuple[Any, np.ndarray | None]:
-    """Return a fitted clone of an estimator.
-
-    Parameters
-    ----------
-    estimator : estimator
-        A skorch net, a scikit-learn network or a pipeline that ends in one.
-    X : array-like
-        Training data.
-    y : ndarray
-        Labels or real targets as the user gave them.
-    task : {"classifier", "regressor"}
-        What the network is to be used as.
-    seed : int or None
-        Seeds the estimator where it leaves its own random state open.
-    fit_params : dict
-        Further arguments of the estimator's ``fit``.
-
-    Returns
-    -------
-    estimator : estimator
-        The fitted clone.
-    classes : ndarray or None
-        Labels of the columns, if they were turned into column indices for the training.
-    """
-    transformers, final = split_pipeline(estimator)
-    _check_kind(final, task)
-    if isinstance(final, nn.Module):
-        fitted = clone(transformers).fit(X, y, **fit_params)
-        return Pipeline([*fitted.steps, ("network", final)]), None
-    estimator = clone(estimator)
-    if seed is not None:
-        names = [key for key in estimator.get_params() if key.split("__")[-1] == "random_state"]
-        unset = [key for key in names if estimator.get_params()[key] is None]
-        estimator.set_params(**dict.fromkeys(unset, seed))
-    if not is_skorch(final):
-        return estimator.fit(X, y, **fit_params), None
-    X, target, classes = _skorch_data(final, X, y, task, probe=transformers is None)
-    with torch.random.fork_rng(enabled=seed is not None):
-        if seed is not None:
-            torch.manual_seed(seed)
-        return estimator.fit(X, target, **fit_params), classes
-
-
-def _skorch_data(
-    net: Any, X: Any, y: np.ndarray, task: str, *, probe: bool
-) -> tuple[Any, np.ndarray, np.ndarray | None]:
-    """Return data and targets in the types and shapes that a net is trained on."""
-    import skorch
-
-    with torch.random.fork_rng():
-        module = clone(net).initialize().module_
-    precision = np.float64 if floating_dtype(module) == torch.float64 else np.float32
-    X = _in_precision(X, precision)
-    output = _try_rows(module, X[:2]) if probe else None
-    if task == "regressor":
-        flat = output is not None and output.ndim == 1
-        return X, y.reshape(-1 if flat else (len(y), -1)).astype(precision), None
-    labels = np.unique(y)
-    known = getattr(net, "classes", None)
-    if known is not None and len(known):
-        classes = np.asarray(known)
-        if not np.isin(labels, classes).all():
-            raise ValueError(f"y has labels that are not among the net's classes {list(known)}.")
-    elif (
-        output is not None
-        and output.ndim == 2
-        and labels.dtype.kind in "iu"
-        and np.isin(labels, np.arange(output.shape[1])).all()
-    ):
-        classes = np.arange(output.shape[1])
-    else:
-        classes = labels
-    binary = isinstance(net, skorch.NeuralNetBinaryClassifier)
-    columns = column_of_label(classes, y)
-    return X, columns.astype(np.float32 if binary else np.int64), classes
-
-
 def floating_dtype(module: nn.Module) -> torch.dtype:
     """Return the floating point type of a network, which its first parameter tells."""
     dtypes = (p.dtype for p in module.parameters() if p.is_floating_point())
@@ -247,27 +149,16 @@ def column_of_label(classes: np.ndarray, y: np.ndarray) -> np.ndarray:
     return order[np.searchsorted(classes, y, sorter=order)]
 
 
-def _in_precision(X: Any, dtype: type) -> Any:
-    """Return a copy whose floating point columns are of the network's precision."""
-    if hasattr(X, "dtypes"):
-        return X.astype({name: dtype for name, kind in X.dtypes.items() if kind == np.float64})
-    if isinstance(X, np.ndarray) and X.dtype.kind == "f":
-        return X.astype(dtype)
-    return X
+def check_kind(estimator: Any, task: str) -> None:
+    """Refuse a classifier for regression and the other way round, before anything is trained.
 
-
-def _try_rows(module: nn.Module, rows: Any) -> Tensor | None:
-    """Return the output for some rows, or None where the module does not take them so."""
-    try:
-        with torch.no_grad():
-            output = module.eval()(torch.tensor(rows).to(next(module.parameters()).device))
-    except Exception:
-        return None
-    return output if isinstance(output, Tensor) else None
-
-
-def _check_kind(estimator: Any, task: str) -> None:
-    """Refuse a classifier for regression and the other way round, before anything is trained."""
+    Parameters
+    ----------
+    estimator : object
+        The last step of a pipeline, or what stands alone.
+    task : {"classifier", "regressor"}
+        What it is to be used as.
+    """
     kind = None
     if isinstance(estimator, (MLPClassifier, LogisticRegression)):
         kind = "classifier"
@@ -313,7 +204,7 @@ def read_network(estimator: Any, *, task: str, link: str | None = None) -> Netwo
     allowed = CLASSIFIER_LINKS if task == "classifier" else REGRESSOR_LINKS
     if link is not None and link not in allowed:
         raise ValueError(f"link={link!r} is not for a {task}; choose one of {allowed}.")
-    _check_kind(estimator, task)
+    check_kind(estimator, task)
     if isinstance(estimator, nn.Module):
         default = "logits" if task == "classifier" else None
         return Network(copy_module(estimator), link or default)

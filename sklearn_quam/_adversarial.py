@@ -13,29 +13,28 @@ import torch
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
-from ._batched import choose_executor
-from ._cache import SplitModule, split_module
+from ._free_network import WeightChanging, draw_batches, probe_rows
 from ._likelihood import Gaussian, map_prediction
 from ._memory import memory_in_bytes
 from ._objective import Schedule, choose_targets
-from ._parameters import LoRA, choose_parameters, execution_order
-from ._reference import batches
+from ._parameters import LoRA
 from ._sampling import SAMPLERS, ModelKeeper, Sampler, TraceKeeper
-from ._search import Problem, TrainingSet, bytes_per_search, run_searches
-from .base import BaseUncertaintyEstimator, gradients_allowed
+from ._search import Problem, bytes_per_search, run_searches
+from .base import gradients_allowed
 
 # Rows that the loss of a found model is measured on.
 _MAX_EVALUATION_ROWS = 1024
 # More searches at once than this no longer pay on a CPU: their values leave the caches.
 _MAX_SEARCHES_ON_CPU = 160
-_PROBE_ROWS = 4
 # The size of the first displacement of an untargeted search, relative to the weights.
 _NUDGE = 1e-3
 
 
-class AdversarialSearch(BaseUncertaintyEstimator):
+class AdversarialSearch(WeightChanging):
     """What QUAM's classifier and regressor share."""
 
+    _rows_in_parallel = True
+    _made_again = ("_free_network_", "_prepared")
     _search_constraints: ClassVar[dict] = {
         "parameters": [str, Interval(Integral, 1, None, closed="left"), list, callable, LoRA],
         "n_steps": [Interval(Integral, 1, None, closed="left")],
@@ -56,7 +55,6 @@ class AdversarialSearch(BaseUncertaintyEstimator):
         "n_jobs": [Integral, None],
     }
 
-    parameters: Any
     targets: Any
     n_steps: int
     learning_rate: float
@@ -71,67 +69,40 @@ class AdversarialSearch(BaseUncertaintyEstimator):
     max_change: float | None
     tol: float
     batch_size: int
-    memory_limit: Any
     optimizer: str
     n_jobs: int | None
 
     @gradients_allowed()
     def _finish_fit(self) -> None:
         """Prepare the searches, so that whatever is wrong shows now."""
-        memory_in_bytes(self.memory_limit, self._reference.device)
         self.temperature_ = self._temperature()
         self._n_workers, self._max_searches = 1, sys.maxsize
+        self._note_parameters()
         self._prepared = self._make_problem()
-        problem, split = self._prepared[:2]
-        self.parameter_names_ = list(problem.free.names)
-        self.n_parameters_searched_ = problem.free.size
-        self.frozen_part_cached_ = split.cached
-        self.execution_ = problem.executor.name
+        self.frozen_part_cached_ = self._network().split.cached
+        self.execution_ = self._network().executor.name
 
     def _temperature(self) -> float:
         if self.temperature != "auto":
             return float(self.temperature)
         return 10.0 / len(self._inputs)
 
-    def __getstate__(self) -> dict[str, Any]:
-        # What can be prepared again from the fitted state is not stored.
-        state = dict(super().__getstate__())
-        state.pop("_prepared", None)
-        return state
-
-    def _prepare(self) -> tuple[Problem, SplitModule, int]:
-        """Return the problem, the cut network and the bytes a search needs; made once."""
+    def _prepare(self) -> tuple[Problem, int]:
+        """Return the problem and the bytes that a search needs; made once."""
         if not hasattr(self, "_prepared"):
             self._prepared = self._make_problem()
         return self._prepared
 
-    def _make_problem(self) -> tuple[Problem, SplitModule, int]:
-        module, inputs = self._reference.module, self._inputs
-        probe = inputs[:_PROBE_ROWS]
-        if len(probe) < _PROBE_ROWS:
-            probe = probe.repeat(_PROBE_ROWS, *[1] * (probe.ndim - 1))[:_PROBE_ROWS]
-        with torch.no_grad():
-            order = execution_order(module, lambda: module(probe))
-        free = choose_parameters(module, self.parameters, order, self._seed)
-        split = split_module(module, free.names, probe)
-        likelihood = self._reference.likelihood
-        executor = choose_executor(
-            split.rest, likelihood, free.weights(free.start), split.at_cut(probe)
-        )
-        training = TrainingSet(
-            _rows_at_cut(split, inputs), self._target, self._sample_weight, self._given_losses
-        )
+    def _make_problem(self) -> tuple[Problem, int]:
+        network, device = self._network(), self._inputs.device
+        n_rows, probe = len(self._inputs), probe_rows(self._inputs)
         generator = torch.Generator().manual_seed(self._seed)
         problem = Problem(
-            free,
-            executor,
-            training,
-            _draw_batches(len(inputs), self.batch_size, self.n_steps + 1, generator).to(
-                inputs.device
-            ),
-            torch.randperm(len(inputs), generator=generator)[:_MAX_EVALUATION_ROWS].to(
-                inputs.device
-            ),
+            network.free,
+            network.executor,
+            self._training_set(),
+            draw_batches(n_rows, self.batch_size, self.n_steps + 1, generator).to(device),
+            torch.randperm(n_rows, generator=generator)[:_MAX_EVALUATION_ROWS].to(device),
             Schedule(
                 self.learning_rate,
                 self.learning_rate_decay,
@@ -147,14 +118,14 @@ class AdversarialSearch(BaseUncertaintyEstimator):
             tolerance=self.tol,
             nudge=_NUDGE if self.targets == "untargeted" else 0.0,
         )
-        return problem, split, bytes_per_search(problem, split.at_cut(probe))
+        return problem, bytes_per_search(problem, network.at_cut(probe))
 
     # -- searching -------------------------------------------------------------------------
 
     def _searches_at_once(self) -> int:
         """Return how many searches fit the memory limit, which all workers share."""
         limit = memory_in_bytes(self.memory_limit, self._reference.device) // self._n_workers
-        number = max(1, limit // self._prepare()[2])
+        number = max(1, limit // self._prepare()[1])
         if self._reference.device.type == "cpu":
             number = min(number, _MAX_SEARCHES_ON_CPU)
         return min(number, self._max_searches)
@@ -164,9 +135,9 @@ class AdversarialSearch(BaseUncertaintyEstimator):
         return self._max_searches > 0
 
     def _for_thread(self) -> Any:
-        problem, split, size = self._prepare()
+        problem, size = self._prepare()
         duplicate = super()._for_thread()
-        duplicate._prepared = replace(problem, executor=problem.executor.for_thread()), split, size
+        duplicate._prepared = replace(problem, executor=problem.executor.for_thread()), size
         return duplicate
 
     def _chunks(self, inputs: Tensor) -> Iterator[slice]:
@@ -200,9 +171,9 @@ class AdversarialSearch(BaseUncertaintyEstimator):
         posterior: Any,
     ) -> Sampler:
         """Run the searches of some rows for some targets."""
-        problem, split, _ = self._prepare()
-        n_targets = targets.shape[1]
-        own = tuple(part.repeat_interleave(n_targets, dim=0) for part in split.at_cut(inputs))
+        problem, n_targets = self._prepare()[0], targets.shape[1]
+        at_cut = self._network().split.at_cut(inputs)
+        own = tuple(part.repeat_interleave(n_targets, dim=0) for part in at_cut)
         repeated = map_prediction(lambda part: part.repeat_interleave(n_targets, dim=0), given)
         sampler = kind(problem, posterior, own, repeated, n_targets, self.temperature_)
         run_searches(
@@ -239,7 +210,7 @@ class AdversarialSearch(BaseUncertaintyEstimator):
             "feasible": found & (increase <= self._prepare()[0].slack).cpu().numpy(),
             "n_steps": table("steps").sum(dim=1).cpu().numpy(),
             "n_diverged": table("diverged").sum(dim=1).cpu().numpy(),
-            "cached": np.full(len(found), self._prepare()[1].cached),
+            "cached": np.full(len(found), self._network().split.cached),
         }
 
     def _rival_names(self, rivals: Any, given: Any) -> np.ndarray:
@@ -340,22 +311,6 @@ class AdversarialSearch(BaseUncertaintyEstimator):
 
     def _target_name(self, target: int) -> Any:
         raise NotImplementedError
-
-
-def _rows_at_cut(split: SplitModule, inputs: Tensor) -> tuple[Tensor, ...]:
-    parts = [split.at_cut(inputs[rows]) for rows in batches(inputs)]
-    return tuple(torch.cat(tensors) for tensors in zip(*parts, strict=True))
-
-
-def _draw_batches(
-    n_rows: int, batch_size: int, n_batches: int, generator: torch.Generator
-) -> Tensor:
-    """Return row numbers (n_batches, batch_size): one shuffled pass over the data after another."""
-    size = min(batch_size, n_rows)
-    passes = -(-n_batches // (n_rows // size))
-    shuffled = [torch.randperm(n_rows, generator=generator) for _ in range(passes)]
-    whole = [order[: n_rows // size * size] for order in shuffled]
-    return torch.cat(whole)[: n_batches * size].reshape(n_batches, size)
 
 
 def _as_array(prediction: Any) -> np.ndarray:

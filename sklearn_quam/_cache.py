@@ -1,7 +1,7 @@
-"""The part of a network that a search leaves alone is run once.
+"""The part of a network that is the same for all models is run once.
 
-The module is traced and cut where the searched parameters begin: what comes before is computed
-once for each row, what comes after is run for each model.
+The module is traced and cut where the models begin to differ, in their parameters or by dropout:
+what comes before is computed once for each row, what comes after is run for each model.
 """
 
 from __future__ import annotations
@@ -58,17 +58,26 @@ class _Tracer(fx.Tracer):
         return value if m.norm is None else m.norm(value)
 
 
-def split_module(module: nn.Module, names: tuple[str, ...], probe: Tensor) -> SplitModule:
-    """Cut a module where the searched parameters begin.
+# Tells for a step of a traced network, and the submodule that it runs, whether it is meant.
+Where = Callable[[fx.Node, nn.Module | None], bool]
+
+
+def split_module(
+    module: nn.Module, names: tuple[str, ...], probe: Tensor, differs: Where | None = None
+) -> SplitModule:
+    """Cut a module where the models begin to differ.
 
     Parameters
     ----------
     module : torch.nn.Module
         The network.
     names : tuple of str
-        The searched parameters.
+        The parameters in which they differ.
     probe : Tensor of shape (n_rows, ...)
         Some rows of input, at least three.
+    differs : callable, default=None
+        Tells for a node of the traced graph, and its submodule if it runs one, whether the models
+        differ in what it does for another reason.
 
     Returns
     -------
@@ -78,7 +87,7 @@ def split_module(module: nn.Module, names: tuple[str, ...], probe: Tensor) -> Sp
     searched = {id(module.get_parameter(name)) for name in names}
     try:
         graph = _Tracer().trace(module)
-        split = _split_graph(module, graph, searched, probe)
+        split = _split_graph(module, graph, _depends_on(module, graph, searched, differs), probe)
         if split.rest is not module:
             _keep_names(module, split.rest, names)
         if _agree(module, split, probe):
@@ -106,10 +115,9 @@ def _agree(module: nn.Module, split: SplitModule, probe: Tensor) -> bool:
 
 
 def _split_graph(
-    module: nn.Module, graph: fx.Graph, searched: set[int], probe: Tensor
+    module: nn.Module, graph: fx.Graph, searching: set[fx.Node], probe: Tensor
 ) -> SplitModule:
     values, fewer = _run(module, graph, probe), _run(module, graph, probe[:-1])
-    searching = _depends_on(module, graph, searched)
     late = set(searching)
     constant = _constants(graph)
     while True:
@@ -167,12 +175,17 @@ def _row_axis(value: Any, fewer: Any, probe: Tensor) -> int | None:
     return axis if lengths == (len(probe), len(probe) - 1) else None
 
 
-def _depends_on(module: nn.Module, graph: fx.Graph, searched: set[int]) -> set[fx.Node]:
-    """Return the nodes whose value changes with the searched parameters, the output among them."""
+def _depends_on(
+    module: nn.Module, graph: fx.Graph, searched: set[int], differs: Where | None
+) -> set[fx.Node]:
+    """Return the nodes whose value is not the same for all models, the output among them."""
     late: set[fx.Node] = set()
     for node in graph.nodes:
-        if node.op == "call_module":
-            own = any(id(p) in searched for p in module.get_submodule(node.target).parameters())
+        part = module.get_submodule(node.target) if node.op == "call_module" else None
+        if differs is not None and differs(node, part):
+            own = True
+        elif part is not None:
+            own = any(id(p) in searched for p in part.parameters())
         elif node.op == "get_attr":
             own = id(_attribute(module, node.target)) in searched
         else:

@@ -145,3 +145,69 @@ def _add_products(total: Tensor | None, decay: Tensor, weights: Tensor, value: T
         return added
     decay = decay[:, None, None]
     return torch.where(decay > 0, decay * total, 0.0) + added
+
+
+def split_r_hat(draws: Tensor) -> Tensor:
+    """Return how much Markov chains disagree: close to 1 once they have converged.
+
+    Each chain is cut into halves, so that a chain that still drifts disagrees with itself.
+
+    Parameters
+    ----------
+    draws : Tensor of shape (n_chains, n_draws, ...)
+        Values of some quantities along the chains, at least four draws.
+
+    Returns
+    -------
+    Tensor of shape (...)
+        Square root of the pooled variance over the variance within the half chains; 1 where
+        nothing varies but for rounding.
+    """
+    half = draws.shape[1] // 2
+    halves = torch.cat([draws[:, :half], draws[:, -half:]])
+    within = halves.var(dim=1).mean(dim=0)
+    between = halves.mean(dim=1).var(dim=0)
+    pooled = (half - 1) / half * within + between
+    ratio = (pooled / within).sqrt()
+    return torch.where(_varies(draws), ratio, 1.0)
+
+
+def chain_effective_sample_size(draws: Tensor) -> Tensor:
+    """Return how many independent draws the draws of Markov chains are worth.
+
+    Autocorrelations of all chains are added up as long as the sums of neighbours are positive and
+    falling (Geyer's initial monotone sequence).
+
+    Parameters
+    ----------
+    draws : Tensor of shape (n_chains, n_draws, ...)
+        Values of some quantities along the chains, at least four draws.
+
+    Returns
+    -------
+    Tensor of shape (...)
+        Between 1 and the number of draws.
+    """
+    n_chains, n_draws = draws.shape[:2]
+    centred = draws - draws.mean(dim=1, keepdim=True)
+    spectrum = torch.fft.rfft(centred, n=2 * n_draws, dim=1)
+    covariance = torch.fft.irfft(spectrum.abs() ** 2, n=2 * n_draws, dim=1)[:, :n_draws]
+    covariance = covariance.mean(dim=0) / n_draws
+    within = covariance[0] * n_draws / (n_draws - 1)
+    pooled = covariance[0]
+    if n_chains > 1:
+        pooled = pooled + draws.mean(dim=1).var(dim=0)
+    correlation = 1 - (within - covariance * n_draws / (n_draws - 1)) / pooled
+    correlation[0] = 1.0
+    pairs = correlation[: n_draws // 2 * 2].unflatten(0, (-1, 2)).sum(dim=1)
+    positive = (pairs > 0).cumprod(dim=0)
+    falling = pairs.cummin(dim=0).values
+    time = 2 * (positive * falling).sum(dim=0) - 1
+    total = n_chains * n_draws
+    size = (total / time.clamp(min=1.0)).clamp(min=1.0)
+    return torch.where(_varies(draws), size, float(total))
+
+
+def _varies(draws: Tensor) -> Tensor:
+    spread = draws.amax(dim=(0, 1)) - draws.amin(dim=(0, 1))
+    return spread > 1e-6 * draws.abs().amax(dim=(0, 1)).clamp(min=1e-30)

@@ -102,6 +102,9 @@ class Diagnostics(NamedTuple):
         Searches that ran into infinite or undefined numbers and were left out from then on.
     cached : ndarray of shape (n_samples,), dtype bool
         Whether the part of the network that is not searched was computed only once.
+    r_hat : ndarray of shape (n_samples,)
+        How much several Markov chains disagree about the prediction (split R-hat, the largest of
+        all outputs): close to 1 once they have converged; NaN for methods without chains.
 
     Examples
     --------
@@ -122,6 +125,7 @@ class Diagnostics(NamedTuple):
     n_steps: np.ndarray
     n_diverged: np.ndarray
     cached: np.ndarray
+    r_hat: np.ndarray
 
     def to_frame(self, index: Any = None) -> pd.DataFrame:
         """Return the arrays as columns of a DataFrame.

@@ -176,9 +176,11 @@ def _names(
     if parameters == "all":
         return list(named)
     if parameters == "last_layer":
-        return _last_layers(module, 1, named, order)
+        parameters = 1
     if isinstance(parameters, Integral):
-        return _last_layers(module, int(parameters), named, order)
+        layers = last_layers(module, int(parameters), order)
+        chosen = {id(p) for layer in layers for p in module.get_submodule(layer).parameters()}
+        return [name for name, p in named.items() if id(p) in chosen]
     aliases = dict(module.named_parameters(remove_duplicate=False))
     if parameters == "bias":
         chosen = {id(p) for name, p in aliases.items() if _is_bias(name.split(".")[-1])}
@@ -216,10 +218,23 @@ def _matching(pattern: str, named: dict[str, Any]) -> list[Any]:
     )
 
 
-def _last_layers(
-    module: nn.Module, count: int, named: dict[str, nn.Parameter], order: list[str]
-) -> list[str]:
-    """Return the parameters of the last layers, in order of execution, that have any."""
+def last_layers(module: nn.Module, count: int, order: Iterable[str]) -> list[str]:
+    """Return the last layers that have parameters.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        The network.
+    count : int
+        How many.
+    order : iterable of str
+        Submodules in the order in which they run; see `execution_order`.
+
+    Returns
+    -------
+    list of str
+        Names of the layers.
+    """
     layers = dict(module.named_modules())
     # What computes a layer's weight (weight normalisation) is a part of the layer.
     finished = [
@@ -239,8 +254,7 @@ def _last_layers(
             f"parameters={count} asks for the last {count} layers, but the network has "
             f"{len(with_parameters)} layers with parameters."
         )
-    chosen = {id(p) for name in with_parameters[-count:] for p in layers[name].parameters()}
-    return [name for name, p in named.items() if id(p) in chosen]
+    return with_parameters[-count:]
 
 
 def _low_rank(module: nn.Module, lora: LoRA, seed: int) -> FreeParameters:

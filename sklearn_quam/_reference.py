@@ -131,9 +131,14 @@ def batches(inputs: Tensor) -> Iterator[slice]:
     slice
         The next rows.
     """
-    size = max(1, min(_MAX_ROWS, _MAX_ELEMENTS // max(1, inputs[:1].numel())))
+    size = rows_at_once(inputs)
     for start in range(0, len(inputs), size):
         yield slice(start, start + size)
+
+
+def rows_at_once(inputs: Tensor) -> int:
+    """Return how many rows of this kind fit one forward pass."""
+    return max(1, min(_MAX_ROWS, _MAX_ELEMENTS // max(1, inputs[:1].numel())))
 
 
 def build_reference(

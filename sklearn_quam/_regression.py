@@ -16,7 +16,8 @@ from torch import Tensor
 from ._adapters import Network
 from ._likelihood import REGRESSOR_LINKS, GaussianLikelihood
 from ._measures import GaussianPosterior
-from .base import BaseUncertaintyEstimator, from_tensor
+from ._rows import from_tensor
+from .base import BaseUncertaintyEstimator
 
 
 class BaseUncertaintyRegressor(RegressorMixin, BaseUncertaintyEstimator):

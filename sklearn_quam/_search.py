@@ -16,44 +16,15 @@ from torch import Tensor
 
 from ._batched import Executor
 from ._cache import Rows
+from ._free_network import Free, TrainingSet
 from ._likelihood import map_prediction
 from ._objective import Schedule, Targets
 from ._parameters import FreeParameters
-
-Free = dict[str, Tensor]
 
 # For short-lived results and what an allocator cannot use again.
 _MEMORY_RESERVE = 1.25
 # Fewer running searches than this share of those in memory are worth moving together.
 _COMPACT_BELOW = 0.8
-
-
-@dataclass(frozen=True)
-class TrainingSet:
-    """The training data as a search sees it.
-
-    Parameters
-    ----------
-    rows : tuple of Tensor of shape (n_rows, ...)
-        Values at the cut.
-    target : Tensor of shape (n_rows, ...)
-        Class indices or real targets.
-    weight : Tensor of shape (n_rows,) or None
-        Sample weights with mean one.
-    losses : Tensor of shape (n_rows,)
-        What each row costs the given network.
-    """
-
-    rows: Rows
-    target: Tensor
-    weight: Tensor | None
-    losses: Tensor
-
-    def mean_loss(self, losses: Tensor, index: Tensor) -> Tensor:
-        """Return the weighted mean over rows (the last axis) that are given by their numbers."""
-        if self.weight is not None:
-            losses = losses * self.weight[index]
-        return losses.mean(dim=-1)
 
 
 @dataclass(frozen=True)

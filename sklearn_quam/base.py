@@ -10,12 +10,11 @@ import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from joblib import effective_n_jobs
-from scipy.sparse import issparse
 from sklearn import get_config
 from sklearn.base import BaseEstimator, clone
 from sklearn.pipeline import Pipeline
@@ -33,11 +32,12 @@ from sklearn.utils.validation import (
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from ._adapters import Network, default_network, is_given, is_torch, split_pipeline, train
-from ._likelihood import Gaussian
-from ._measures import CategoricalPosterior, Diagnostics, GaussianPosterior, Uncertainty
+from ._adapters import Network, is_given, is_torch, split_pipeline
+from ._measures import CategoricalPosterior, Diagnostics, GaussianPosterior
 from ._parallel import results_of_workers
 from ._reference import batches, build_reference
+from ._rows import RowResults, from_tensor, join, prediction_array, transform
+from ._training import default_network, train
 
 # What scikit-learn's clone carries over besides the constructor's arguments.
 _CLONED_ATTRIBUTES = ("_metadata_request", "_sklearn_output_config", "_skl_callbacks")
@@ -50,28 +50,14 @@ def gradients_allowed() -> Iterator[None]:
         yield
 
 
-class RowResults(NamedTuple):
-    """Everything that was found out about some rows.
-
-    Parameters
-    ----------
-    prediction : ndarray of shape (n_samples, n_outputs)
-        Probabilities, or means.
-    uncertainty : Uncertainty
-        The measures.
-    diagnostics : Diagnostics
-        How they came about.
-    """
-
-    prediction: np.ndarray
-    uncertainty: Uncertainty
-    diagnostics: Diagnostics
-
-
 class BaseUncertaintyEstimator(BaseEstimator):
     """Shared by classifiers and regressors; not to be used itself."""
 
     _task: ClassVar[str]
+    # Whether n_jobs spreads the rows that are to be predicted.
+    _rows_in_parallel: ClassVar[bool] = False
+    # Attributes that can be made again from the fitted state: they are not stored.
+    _made_again: ClassVar[tuple[str, ...]] = ()
     _parameter_constraints: ClassVar[dict] = {
         "estimator": "no_validation",
         "setting": [StrOptions({"given", "expected"})],
@@ -84,6 +70,7 @@ class BaseUncertaintyEstimator(BaseEstimator):
     link: str | None
     setting: str
     device: str | torch.device | None
+    n_jobs: int | None
     random_state: Any
     verbose: int
 
@@ -92,7 +79,7 @@ class BaseUncertaintyEstimator(BaseEstimator):
     @gradients_allowed()
     def _fit(self, X: Any, y: Any, sample_weight: Any, fit_params: dict) -> Network:
         """Validate, train if need be, and keep the reference model and the training data."""
-        estimator = default_network(self._task) if self.estimator is None else self.estimator
+        estimator = self._wrapped()
         X, y = self._check_training_data(X, y, estimator)
         self._seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
         if sample_weight is not None:
@@ -108,7 +95,7 @@ class BaseUncertaintyEstimator(BaseEstimator):
                 estimator, X, y, task=self._task, seed=seed, fit_params=routed
             )
         self.estimator_ = estimator
-        rows = _transform(split_pipeline(estimator)[0], X)
+        rows = transform(split_pipeline(estimator)[0], X)
         self._reference, network, n_outputs = build_reference(
             estimator, rows, task=self._task, link=self.link, device=self.device
         )
@@ -117,7 +104,15 @@ class BaseUncertaintyEstimator(BaseEstimator):
         inputs = self._reference.inputs(rows)
         target = self._encode_target(y, network, n_outputs).to(self._reference.device)
         self._keep_training_data(inputs, target, sample_weight)
+        self._fit_more(X, y, sample_weight, fit_params)
         return network
+
+    def _wrapped(self) -> Any:
+        """Return the estimator that the network is taken from."""
+        return default_network(self._task) if self.estimator is None else self.estimator
+
+    def _fit_more(self, X: Any, y: Any, sample_weight: Any, fit_params: dict) -> None:
+        """Use the data as the user passed it, for methods of several networks; optional."""
 
     def _check_training_data(self, X: Any, y: Any, estimator: Any) -> tuple[Any, np.ndarray]:
         X, y = from_tensor(X), from_tensor(y)
@@ -257,13 +252,15 @@ class BaseUncertaintyEstimator(BaseEstimator):
             X = validate_data(self, X, reset=False, allow_nd=is_torch(self.estimator_))
         else:
             validate_data(self, X, reset=False, skip_check_array=True)
-        return self._reference.inputs(_transform(self._reference.transformers, X))
+        return self._reference.inputs(transform(self._reference.transformers, X))
 
     @gradients_allowed()
     def _results(self, X: Any) -> RowResults:
         """Run the method on all rows, some at a time."""
         inputs = self._check_inputs(X)
-        self._n_workers = min(effective_n_jobs(getattr(self, "n_jobs", None)), len(inputs))
+        self._n_workers = 1
+        if self._rows_in_parallel:
+            self._n_workers = min(effective_n_jobs(self.n_jobs), len(inputs))
         chunks = list(self._chunks(inputs))
         parts = []
         with tqdm(
@@ -272,7 +269,7 @@ class BaseUncertaintyEstimator(BaseEstimator):
             for done in self._results_of_chunks(inputs, chunks):
                 parts += done
                 bar.update(sum(len(part.prediction) for part in done))
-        return _join(parts)
+        return join(parts)
 
     def _results_of_chunks(self, inputs: Tensor, chunks: list[slice]) -> Iterator[list[RowResults]]:
         if self._n_workers > 1 and len(chunks) > 1:
@@ -289,7 +286,7 @@ class BaseUncertaintyEstimator(BaseEstimator):
             if not self._use_less_memory():
                 raise
         halves = [half for half in inputs.tensor_split(2) if len(half)]
-        return _join([self._results_within_memory(half) for half in halves])
+        return join([self._results_within_memory(half) for half in halves])
 
     def _for_thread(self) -> Any:
         """Return a copy that may run beside others of its kind."""
@@ -313,10 +310,11 @@ class BaseUncertaintyEstimator(BaseEstimator):
             "n_steps": np.zeros(n_rows, dtype=int),
             "n_diverged": np.zeros(n_rows, dtype=int),
             "cached": np.zeros(n_rows, dtype=bool),
+            "r_hat": np.full(n_rows, np.nan),
             **found,
         }
         return RowResults(
-            _prediction_array(posterior.prediction(self.setting)),
+            prediction_array(posterior.prediction(self.setting)),
             posterior.uncertainty(self.setting),
             Diagnostics(**columns),
         )
@@ -325,7 +323,7 @@ class BaseUncertaintyEstimator(BaseEstimator):
         """Return probabilities or means of the setting; the given model's need no sampling."""
         if self.setting == "given":
             inputs = self._check_inputs(X)
-            return _prediction_array(self._reference.predict(inputs))
+            return prediction_array(self._reference.predict(inputs))
         return self._results(X).prediction
 
     def predict(self, X: Any, *, return_uncertainty: bool = False) -> Any:
@@ -393,11 +391,16 @@ class BaseUncertaintyEstimator(BaseEstimator):
 
     # -- scikit-learn ----------------------------------------------------------------------
 
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(super().__getstate__())
+        for name in self._made_again:
+            state.pop(name, None)
+        return state
+
     def __sklearn_clone__(self) -> BaseUncertaintyEstimator:
         # A given network goes along as it is: cloning a fitted net would forget its weights.
         params = self.get_params(deep=False)
-        kept = {"estimator"} if is_given(self.estimator) else set()
-        copies = {k: v if k in kept else clone(v, safe=False) for k, v in params.items()}
+        copies = {k: v if _is_kept(k, v) else clone(v, safe=False) for k, v in params.items()}
         duplicate = type(self)(**copies)
         for name in _CLONED_ATTRIBUTES:
             if hasattr(self, name):
@@ -443,35 +446,6 @@ class BaseUncertaintyEstimator(BaseEstimator):
         return super().set_params(**params)
 
 
-def _join(parts: list[RowResults]) -> RowResults:
-    prediction, uncertainty, diagnostics = zip(*parts, strict=True)
-    return RowResults(
-        np.concatenate(prediction),
-        Uncertainty(*map(np.concatenate, zip(*uncertainty, strict=True))),
-        Diagnostics(*map(np.concatenate, zip(*diagnostics, strict=True))),
-    )
-
-
-def from_tensor(values: Any) -> Any:
-    """Return tensors as arrays on the host; leave everything else to the usual validation."""
-    if not isinstance(values, Tensor):
-        return values
-    values = values.detach().cpu()
-    return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
-
-
-def _transform(transformers: Any, X: Any) -> np.ndarray:
-    """Return what the network gets to see of X."""
-    if transformers is None:
-        return X
-    rows = transformers.transform(X)
-    if issparse(rows):
-        rows = rows.toarray()
-    return check_array(rows, allow_nd=True, input_name="the output of the pipeline's transformers")
-
-
-def _prediction_array(prediction: Any) -> np.ndarray:
-    """Return probabilities or means as float64."""
-    if isinstance(prediction, Gaussian):
-        return prediction.mean.cpu().double().numpy()
-    return torch.softmax(prediction.cpu().double(), dim=-1).numpy()
+def _is_kept(name: str, value: Any) -> bool:
+    """Tell whether an argument holds given networks, which survive cloning as they are."""
+    return (name == "estimator" and is_given(value)) or (name == "estimators" and value is not None)

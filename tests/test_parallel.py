@@ -131,7 +131,7 @@ def test_searches_at_once_follow_the_memory_limit(data, module):
     X, y = data
     one = make(module, memory_limit=1).fit(X, y)
     assert one._searches_at_once() == 1
-    per_search = one._prepare()[2]
+    per_search = one._prepare()[1]
     assert make(module, memory_limit=5 * per_search).fit(X, y)._searches_at_once() == 5
 
 

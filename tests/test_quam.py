@@ -18,8 +18,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from torch import nn
 
-from sklearn_quam import LoRA, QUAMClassifier, QUAMRegressor
-from sklearn_quam import _adversarial as search_module
+from sklearn_quam import LoRA, QUAMClassifier, QUAMRegressor, _free_network
 from sklearn_quam._cache import SplitModule
 
 from .networks import (
@@ -171,7 +170,7 @@ def test_cached_and_uncached_give_the_same(module, data, parameters, monkeypatch
     assert est.frozen_part_cached_
     assert cached[1].cached.all()
     monkeypatch.setattr(
-        search_module, "split_module", lambda module, *_: SplitModule(None, module, False)
+        _free_network, "split_module", lambda module, *_: SplitModule(None, module, False)
     )
     whole = clone(est).fit(data, LABELS)
     assert not whole.frozen_part_cached_
