@@ -205,7 +205,9 @@ class ChainExecutor(Executor):
 
     def __init__(self, module: nn.Module, likelihood: Likelihood) -> None:
         super().__init__(module, likelihood)
-        self._prefixes, layers, self._endings = _read_chain(module)
+        # The prefixes of the layers' names, the layers, and what comes behind the last one.
+        self.steps = _read_chain(module)
+        self._prefixes, layers, self._endings = self.steps
         self._chain = Chain(layers)
 
     def for_thread(self) -> Executor:

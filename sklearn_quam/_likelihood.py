@@ -88,6 +88,24 @@ class CategoricalLikelihood:
             scores = scores.clamp(min=torch.finfo(scores.dtype).tiny).log()
         return torch.log_softmax(scores, dim=dim)
 
+    def fisher(self, scores: Tensor) -> Tensor:
+        """Return the second derivative of the loss of each row by its scores.
+
+        Parameters
+        ----------
+        scores : Tensor of shape (n_rows, n_scores)
+            Logits, or the one logit of two classes.
+
+        Returns
+        -------
+        Tensor of shape (n_rows, n_scores, n_scores)
+            The Fisher information of the scores.
+        """
+        if self.link == "binary_logit":
+            return (torch.sigmoid(scores) * torch.sigmoid(-scores))[..., None]
+        proba = torch.softmax(scores, dim=-1)
+        return torch.diag_embed(proba) - proba[..., :, None] * proba[..., None, :]
+
     def negative_log_likelihood(self, prediction: Tensor, target: Tensor) -> Tensor:
         """Return the loss of each row, (..., n_rows), for class indices (n_rows,)."""
         index = target.expand(prediction.shape[:-1]).unsqueeze(-1)
@@ -156,6 +174,24 @@ class GaussianLikelihood:
             return Gaussian(mean, variance)
         mean, variance = _two_parts(output)
         return Gaussian(mean, variance.exp() if self.link == "mean_log_variance" else variance)
+
+    def fisher(self, scores: Tensor) -> Tensor:
+        """Return the expected second derivative of the loss of each row by its scores.
+
+        Parameters
+        ----------
+        scores : Tensor of shape (n_rows, n_scores)
+            Means, followed by logarithms of variances if the network returns variances.
+
+        Returns
+        -------
+        Tensor of shape (n_rows, n_scores, n_scores)
+            The Fisher information of the scores.
+        """
+        precision = 1 / self.prediction(scores).variance
+        if self.link != "mean":
+            precision = torch.cat([precision, torch.full_like(precision, 0.5)], dim=-1)
+        return torch.diag_embed(precision)
 
     def negative_log_likelihood(self, prediction: Gaussian, target: Tensor) -> Tensor:
         """Return the loss of each row, (..., n_rows), for targets (n_rows, n_outputs)."""

@@ -310,7 +310,18 @@ class CategoricalPosterior(_Posterior):
 
     def __init__(self, given: Tensor) -> None:
         self._given = _normalised(given)
+        self._averages: list[Tensor] = []
         super().__init__(len(given), 1 + given.shape[-1], given.device)
+
+    def add_average(self, log_proba: Tensor) -> None:
+        """Take the average prediction in closed form instead of from the samples.
+
+        Parameters
+        ----------
+        log_proba : Tensor of shape (n_rows, n_classes)
+            Log-probabilities; several averages are averaged.
+        """
+        self._averages.append(_normalised(log_proba))
 
     def update(self, log_proba: Tensor, log_weights: Tensor | None = None) -> None:
         """Add sampled models.
@@ -339,7 +350,12 @@ class CategoricalPosterior(_Posterior):
 
     def prediction(self, setting: str) -> Tensor:
         """Return the log-probabilities of the setting's prediction, (n_rows, n_classes)."""
-        return self._given if setting == "given" else self._means.mean("proba").log()
+        if setting == "given":
+            return self._given
+        if self._averages:
+            averages = torch.stack(self._averages)
+            return torch.logsumexp(averages, dim=0) - math.log(len(averages))
+        return self._means.mean("proba").log()
 
     def uncertainty(self, setting: str) -> Uncertainty:
         """Return the measures of a setting."""
@@ -347,7 +363,7 @@ class CategoricalPosterior(_Posterior):
             aleatoric = categorical_entropy(self._given)
             return _additive(aleatoric, self._means.mean("divergence"))
         aleatoric = self._means.mean("entropy")
-        total = categorical_entropy(self._means.mean("proba").log())
+        total = categorical_entropy(self.prediction("expected"))
         return _additive(aleatoric, total - aleatoric)
 
 

@@ -80,6 +80,7 @@ class BaseUncertaintyEstimator(BaseEstimator):
     def _fit(self, X: Any, y: Any, sample_weight: Any, fit_params: dict) -> Network:
         """Validate, train if need be, and keep the reference model and the training data."""
         estimator = self._wrapped()
+        original = X
         X, y = self._check_training_data(X, y, estimator)
         self._seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
         if sample_weight is not None:
@@ -104,15 +105,17 @@ class BaseUncertaintyEstimator(BaseEstimator):
         inputs = self._reference.inputs(rows)
         target = self._encode_target(y, network, n_outputs).to(self._reference.device)
         self._keep_training_data(inputs, target, sample_weight)
-        self._fit_more(X, y, sample_weight, fit_params)
+        self._fit_more(original, X, y, sample_weight, fit_params)
         return network
 
     def _wrapped(self) -> Any:
         """Return the estimator that the network is taken from."""
         return default_network(self._task) if self.estimator is None else self.estimator
 
-    def _fit_more(self, X: Any, y: Any, sample_weight: Any, fit_params: dict) -> None:
-        """Use the data as the user passed it, for methods of several networks; optional."""
+    def _fit_more(
+        self, original: Any, X: Any, y: Any, sample_weight: Any, fit_params: dict
+    ) -> None:
+        """Take over the data as the user passed it and validated; for several networks."""
 
     def _check_training_data(self, X: Any, y: Any, estimator: Any) -> tuple[Any, np.ndarray]:
         X, y = from_tensor(X), from_tensor(y)
@@ -300,7 +303,10 @@ class BaseUncertaintyEstimator(BaseEstimator):
         given = self._reference.predict(inputs)
         posterior = self._posterior(given)
         found = self._sample_models(inputs, given, posterior)
-        n_rows = len(inputs)
+        return self._summarise(posterior, found, len(inputs))
+
+    def _summarise(self, posterior: Any, found: dict[str, np.ndarray], n_rows: int) -> RowResults:
+        """Return what the models say about some rows, with what the method knows besides."""
         columns = {
             "standard_error": posterior.standard_error(self.setting),
             "effective_sample_size": posterior.effective_sample_size(),

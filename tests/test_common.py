@@ -3,19 +3,30 @@
 import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from sklearn_quam import (
-    QUAMClassifier,
-    QUAMRegressor,
-    ReferenceClassifier,
-    ReferenceRegressor,
-)
+import sklearn_quam
 
+# method -> arguments that keep the checks fast
+ARGUMENTS = {
+    "Reference": {},
+    "QUAM": {"n_steps": 2},
+    "MCDropout": {"n_samples": 4},
+    "DeepEnsemble": {"n_estimators": 2},
+    "Laplace": {"n_samples": 8},
+    "MixtureLaplace": {"n_estimators": 2, "n_samples": 8},
+    "SWAG": {"n_samples": 4, "n_epochs": 2},
+    "CyclicalSGHMC": {"n_cycles": 1, "n_steps": 5, "samples_per_cycle": 1, "n_chains": 1},
+    "HMC": {"n_samples": 4, "n_warmup": 2, "n_leapfrog": 2, "n_chains": 2},
+}
 ESTIMATORS = [
-    ReferenceClassifier(),
-    ReferenceRegressor(),
-    QUAMClassifier(n_steps=2),
-    QUAMRegressor(n_steps=2),
+    getattr(sklearn_quam, f"{name}{task}")(**arguments)
+    for name, arguments in ARGUMENTS.items()
+    for task in ("Classifier", "Regressor")
 ]
+
+
+def test_every_method_is_checked():
+    public = {name for name in sklearn_quam.__all__ if name.endswith(("Classifier", "Regressor"))}
+    assert {type(estimator).__name__ for estimator in ESTIMATORS} == public
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -22,21 +22,45 @@ from sklearn.preprocessing import StandardScaler
 from skorch import NeuralNetClassifier, NeuralNetRegressor
 from torch import nn
 
-from sklearn_quam import (
-    Diagnostics,
-    QUAMClassifier,
-    QUAMRegressor,
-    ReferenceClassifier,
-    ReferenceRegressor,
-    Uncertainty,
-)
+import sklearn_quam
+from sklearn_quam import Diagnostics, Uncertainty
+from sklearn_quam._adapters import is_given
 
-# class -> arguments that keep the tests fast
+
+def perturbed(network):
+    """Return networks that differ from a given one a little."""
+    members = [copy.deepcopy(network) for _ in range(2)]
+    for number, member in enumerate(members):
+        last = member[-1] if isinstance(member, Pipeline) else member
+        if isinstance(last, nn.Module):
+            generator = torch.Generator().manual_seed(number)
+            with torch.no_grad():
+                for p in last.parameters():
+                    p += 0.1 * torch.randn(p.shape, generator=generator)
+    return members
+
+
+def members(network):
+    """Return arguments of an ensemble: given networks are not trained again, others are."""
+    return {"estimators": perturbed(network)} if is_given(network) else {"n_estimators": 2}
+
+
+# method -> arguments that keep the tests fast, or a function of the network that returns them
+ARGUMENTS = {
+    "Reference": {},
+    "QUAM": {"n_steps": 5},
+    "MCDropout": {"n_samples": 8, "p": 0.2},
+    "DeepEnsemble": members,
+    "Laplace": {"n_samples": 16},
+    "MixtureLaplace": lambda network: {**members(network), "n_samples": 16},
+    "SWAG": {"n_samples": 8, "n_epochs": 3},
+    "CyclicalSGHMC": {"n_cycles": 2, "n_steps": 10, "samples_per_cycle": 2, "n_chains": 2},
+    "HMC": {"n_samples": 6, "n_warmup": 4, "n_leapfrog": 3},
+}
 METHODS = {
-    ReferenceClassifier: {},
-    ReferenceRegressor: {},
-    QUAMClassifier: {"n_steps": 5},
-    QUAMRegressor: {"n_steps": 5},
+    getattr(sklearn_quam, f"{name}{task}"): arguments
+    for name, arguments in ARGUMENTS.items()
+    for task in ("Classifier", "Regressor")
 }
 
 DEVICES = ["cpu"]
@@ -91,7 +115,9 @@ def make_skorch_net(method):
 
 def make_estimator(method, estimator=None, **params):
     network = make_module(method) if estimator is None else estimator
-    return method(network, **{**METHODS[method], "random_state": 0, **params})
+    arguments = METHODS[method]
+    arguments = arguments(network) if callable(arguments) else arguments
+    return method(network, **{**arguments, "random_state": 0, **params})
 
 
 @pytest.fixture(params=METHODS, ids=lambda method: method.__name__)
@@ -405,7 +431,7 @@ def test_html_representation(method, kind):
         "none": None,
         "pipeline": make_pipeline(StandardScaler(), make_sklearn_net(method)).fit(X, y),
     }[kind]
-    est = method(network, **METHODS[method])
+    est = method(network)
     assert method.__name__ in est._repr_html_()
     assert method.__name__ in repr(est)
 

@@ -1,0 +1,397 @@
+"""Cyclical stochastic gradient Hamiltonian Monte Carlo (Zhang et al., 2020)."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from numbers import Integral, Real
+from typing import Any, ClassVar
+
+import torch
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils._param_validation import Interval
+from torch import Tensor
+from tqdm.auto import trange
+
+from .._classification import BaseUncertaintyClassifier
+from .._free_network import Free, FreeNetwork, TrainingSet, draw_batches
+from .._parameters import LoRA
+from .._regression import BaseUncertaintyRegressor
+from ._sampled_weights import SampledWeights, flatten, unflatten
+from ._stochastic_gradient import init, loss_scale, mean_gradient, update
+
+
+class _CyclicalSGHMC(SampledWeights):
+    """Fills in the hook: what the chains meet at the end of each cycle."""
+
+    _cycle_constraints: ClassVar[dict] = {
+        "parameters": [str, Interval(Integral, 1, None, closed="left"), list, callable, LoRA],
+        "n_chains": [Interval(Integral, 1, None, closed="left")],
+        "n_cycles": [Interval(Integral, 1, None, closed="left")],
+        "n_steps": [Interval(Integral, 1, None, closed="left")],
+        "samples_per_cycle": [Interval(Integral, 1, None, closed="left")],
+        "exploration": [Interval(Real, 0, 1, closed="left")],
+        "learning_rate": [Interval(Real, 0, None, closed="neither")],
+        "friction": [Interval(Real, 0, 1, closed="right")],
+        "temperature": [Interval(Real, 0, None, closed="left")],
+        "prior_precision": [Interval(Real, 0, None, closed="left")],
+        "batch_size": [Interval(Integral, 1, None, closed="left")],
+        "memory_limit": [Interval(Real, 0, None, closed="neither"), str, None],
+    }
+
+    n_chains: int
+    n_cycles: int
+    n_steps: int
+    samples_per_cycle: int
+    exploration: float
+    learning_rate: float
+    friction: float
+    temperature: float
+    prior_precision: float
+    batch_size: int
+
+    def _draw_weights(self, network: FreeNetwork, training: TrainingSet) -> Free:
+        n_rows, device = len(self._inputs), self._inputs.device
+        generator = torch.Generator().manual_seed(self._seed)
+        batches = draw_batches(n_rows, self.batch_size, self.n_cycles * self.n_steps, generator)
+        batches = batches.to(device)
+        start = flatten(
+            {k: v.expand(self.n_chains, *v.shape) for k, v in network.free.start.items()}
+        )
+        state, kept, draws = init(start), self._kept_steps(), []
+        scale = loss_scale(network)
+        for step in trange(
+            len(batches), unit="step", disable=not self.verbose, desc="Cyclical SG-HMC"
+        ):
+            phase = step % self.n_steps / self.n_steps
+            noise = None
+            if phase >= self.exploration:
+                noise = torch.randn(state.position.shape, generator=generator).to(start)
+            gradient = mean_gradient(
+                network, training, state.position, batches[step], self.prior_precision / n_rows
+            )
+            state = update(
+                state,
+                gradient,
+                noise,
+                step_size=scale * self.learning_rate / 2 * (math.cos(math.pi * phase) + 1),
+                friction=self.friction,
+                temperature=self.temperature / n_rows,
+            )
+            if step % self.n_steps in kept:
+                draws.append(state.position)
+        return unflatten(_finite_models(torch.cat(draws)), network.free.start)
+
+    def _kept_steps(self) -> set[int]:
+        """Return the steps of a cycle after which samples are taken, spread over its last part."""
+        noisy = self.n_steps - math.ceil(self.exploration * self.n_steps)
+        if self.samples_per_cycle > noisy:
+            raise ValueError(
+                f"A cycle of n_steps={self.n_steps} has only {noisy} steps behind its exploration, "
+                f"too few for samples_per_cycle={self.samples_per_cycle}."
+            )
+        return {
+            self.n_steps - 1 - round(number * noisy / self.samples_per_cycle)
+            for number in range(self.samples_per_cycle)
+        }
+
+
+def _finite_models(models: Tensor) -> Tensor:
+    """Return the models that did not diverge; say so where some did."""
+    fine = torch.isfinite(models).all(dim=1)
+    if not bool(fine.any()):
+        raise ValueError("All chains diverged. Lower learning_rate, or scale the data.")
+    if not bool(fine.all()):
+        warnings.warn(
+            f"{int((~fine).sum())} of {len(fine)} samples diverged and were left out. Lower "
+            "learning_rate, or scale the data.",
+            ConvergenceWarning,
+            stacklevel=2,
+        )
+    return models[fine]
+
+
+class CyclicalSGHMCClassifier(_CyclicalSGHMC, BaseUncertaintyClassifier):
+    """Uncertainty of a network's classification by cyclical stochastic gradient HMC.
+
+    Chains start at the given network. In each cycle the step size falls from large to zero: a chain
+    first moves on, then samples the weights around where it has arrived, with the noise of
+    Hamiltonian Monte Carlo. Dropout is off and batch normalisation keeps its statistics.
+
+    Parameters
+    ----------
+    estimator : estimator or torch.nn.Module, default=None
+        A fitted skorch net, a module, a fitted scikit-learn ``MLPClassifier`` or
+        ``LogisticRegression``, or a pipeline that ends in one of these: taken as it is, never
+        retrained and never changed. An unfitted one is cloned and trained by ``fit``. None trains a
+        small network.
+    parameters : str, int, list of str, callable or LoRA, default="all"
+        What differs between the models: "all", "last_layer", a number of last layers, "bias",
+        "norm", names or globs of parameters, a function of (name, parameter), "lora" or a `LoRA`.
+        The part of the network before it is computed only once for each row.
+    n_chains : int, default=4
+        Chains that run at the same time, all from the given network.
+    n_cycles : int, default=4
+        Cycles of the step size.
+    n_steps : int, default=500
+        Steps of each cycle.
+    samples_per_cycle : int, default=4
+        Models to take from the noisy part of each cycle of each chain.
+    exploration : float, default=0.8
+        Share of a cycle without noise, in which the chain moves on to another mode.
+    learning_rate : float, default=0.02
+        Step size at the beginning of a cycle, for the gradient of the mean loss; it falls to zero
+        along half a cosine.
+    friction : float, default=0.1
+        Share of the momentum that is lost in a step.
+    temperature : float, default=1.0
+        1 samples the posterior; less, a sharpened one.
+    prior_precision : float, default=1.0
+        Inverse variance of the Gaussian prior of each parameter, around zero.
+    batch_size : int, default=64
+        Training rows that a step sees; the same for all chains.
+    memory_limit : int, float or str, default=None
+        Memory for models that are run together, in bytes or as a text such as "1GB"; None takes a
+        quarter of what is free.
+    setting : {"given", "expected"}, default="given"
+        "given" judges the given network, "expected" the average of all plausible models, which then
+        also predicts. It may be changed after ``fit``: both use the same models.
+    link : {"logits", "log_probabilities", "probabilities", "binary_logit"}, default=None
+        What the network returns. None takes it from a skorch net's criterion, and means logits for
+        a plain module.
+    device : str or torch.device, default=None
+        Where to run; None stays where the network is.
+    random_state : int, RandomState instance or None, default=None
+        Seeds mini-batches and noise, and the training of an unfitted estimator.
+    verbose : int, default=0
+        Whether to show progress bars.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        Labels.
+    estimator_ : estimator or torch.nn.Module
+        The fitted network.
+    parameter_names_ : list of str
+        Parameters of the network that differ between the models.
+    n_parameters_searched_ : int
+        Number of values in them.
+    reference_loss_ : float
+        Mean negative log-likelihood of the network on the training data.
+    n_features_in_ : int
+        Number of features seen by ``fit``.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the features, if X has any.
+
+    References
+    ----------
+    R. Zhang, C. Li, J. Zhang, C. Chen, A. G. Wilson, "Cyclical Stochastic Gradient MCMC for
+    Bayesian Deep Learning", ICLR 2020.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.neural_network import MLPClassifier
+    >>> from sklearn_quam import CyclicalSGHMCClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> net = MLPClassifier((10,), solver="lbfgs", alpha=1.0, random_state=0).fit(X, y)
+    >>> est = CyclicalSGHMCClassifier(net, n_steps=200, random_state=0).fit(X, y)
+    >>> far_away = [[0.0, 9.0, 0.0, 9.0]]
+    >>> est.score_samples(far_away) < est.score_samples(X).mean()
+    array([ True])
+    """
+
+    _parameter_constraints: ClassVar[dict] = {
+        **BaseUncertaintyClassifier._parameter_constraints,
+        **_CyclicalSGHMC._cycle_constraints,
+    }
+
+    def __init__(
+        self,
+        estimator: Any = None,
+        *,
+        parameters: Any = "all",
+        n_chains: int = 4,
+        n_cycles: int = 4,
+        n_steps: int = 500,
+        samples_per_cycle: int = 4,
+        exploration: float = 0.8,
+        learning_rate: float = 0.02,
+        friction: float = 0.1,
+        temperature: float = 1.0,
+        prior_precision: float = 1.0,
+        batch_size: int = 64,
+        memory_limit: Any = None,
+        setting: str = "given",
+        link: str | None = None,
+        device: Any = None,
+        random_state: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.estimator = estimator
+        self.parameters = parameters
+        self.n_chains = n_chains
+        self.n_cycles = n_cycles
+        self.n_steps = n_steps
+        self.samples_per_cycle = samples_per_cycle
+        self.exploration = exploration
+        self.learning_rate = learning_rate
+        self.friction = friction
+        self.temperature = temperature
+        self.prior_precision = prior_precision
+        self.batch_size = batch_size
+        self.memory_limit = memory_limit
+        self.setting = setting
+        self.link = link
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+
+
+class CyclicalSGHMCRegressor(_CyclicalSGHMC, BaseUncertaintyRegressor):
+    """Uncertainty of a network's regression by cyclical stochastic gradient HMC.
+
+    Chains start at the given network. In each cycle the step size falls from large to zero: a chain
+    first moves on, then samples the weights around where it has arrived, with the noise of
+    Hamiltonian Monte Carlo. Dropout is off and batch normalisation keeps its statistics.
+
+    Parameters
+    ----------
+    estimator : estimator or torch.nn.Module, default=None
+        A fitted skorch net, a module, a fitted scikit-learn ``MLPRegressor``, ``Ridge`` or
+        ``LinearRegression``, or a pipeline that ends in one of these: taken as it is, never
+        retrained and never changed. An unfitted one is cloned and trained by ``fit``. None trains a
+        small network.
+    parameters : str, int, list of str, callable or LoRA, default="all"
+        What differs between the models: "all", "last_layer", a number of last layers, "bias",
+        "norm", names or globs of parameters, a function of (name, parameter), "lora" or a `LoRA`.
+        The part of the network before it is computed only once for each row.
+    n_chains : int, default=4
+        Chains that run at the same time, all from the given network.
+    n_cycles : int, default=4
+        Cycles of the step size.
+    n_steps : int, default=500
+        Steps of each cycle.
+    samples_per_cycle : int, default=4
+        Models to take from the noisy part of each cycle of each chain.
+    exploration : float, default=0.8
+        Share of a cycle without noise, in which the chain moves on to another mode.
+    learning_rate : float, default=0.02
+        Step size at the beginning of a cycle, for the gradient of the mean loss (of half the mean
+        squared error for networks that predict the mean only); it falls to zero along half a
+        cosine.
+    friction : float, default=0.1
+        Share of the momentum that is lost in a step.
+    temperature : float, default=1.0
+        1 samples the posterior; less, a sharpened one.
+    prior_precision : float, default=1.0
+        Inverse variance of the Gaussian prior of each parameter, around zero.
+    batch_size : int, default=64
+        Training rows that a step sees; the same for all chains.
+    memory_limit : int, float or str, default=None
+        Memory for models that are run together, in bytes or as a text such as "1GB"; None takes a
+        quarter of what is free.
+    setting : {"given", "expected"}, default="given"
+        "given" judges the given network, "expected" the average of all plausible models, which then
+        also predicts. It may be changed after ``fit``: both use the same models.
+    measure : {"entropy", "variance"}, default="entropy"
+        Entropies in nats, or variances in squared units of the target.
+    noise_variance : float or array-like of shape (n_outputs,), default=None
+        Variance around the mean, for networks that predict the mean only. None measures it by the
+        residuals.
+    link : {"mean", "mean_variance", "mean_log_variance"}, default=None
+        What the network returns; two parts are a tuple, or the two halves of the columns. None
+        takes a tuple for mean and variance, anything else for the mean.
+    device : str or torch.device, default=None
+        Where to run; None stays where the network is.
+    random_state : int, RandomState instance or None, default=None
+        Seeds mini-batches and noise, and the training of an unfitted estimator.
+    verbose : int, default=0
+        Whether to show progress bars.
+
+    Attributes
+    ----------
+    estimator_ : estimator or torch.nn.Module
+        The fitted network.
+    parameter_names_ : list of str
+        Parameters of the network that differ between the models.
+    n_parameters_searched_ : int
+        Number of values in them.
+    n_outputs_ : int
+        Number of values predicted for a row.
+    noise_variance_ : ndarray of shape (n_outputs,)
+        Variance around the mean; only for networks that predict the mean only.
+    reference_loss_ : float
+        Mean negative log-likelihood of the network on the training data.
+    n_features_in_ : int
+        Number of features seen by ``fit``.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the features, if X has any.
+
+    References
+    ----------
+    R. Zhang, C. Li, J. Zhang, C. Chen, A. G. Wilson, "Cyclical Stochastic Gradient MCMC for
+    Bayesian Deep Learning", ICLR 2020.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.linear_model import Ridge
+    >>> from sklearn_quam import CyclicalSGHMCRegressor
+    >>> X = np.linspace(-1, 1, 50)[:, None]
+    >>> y = 2 * X[:, 0] + np.random.default_rng(0).normal(scale=0.1, size=50)
+    >>> est = CyclicalSGHMCRegressor(Ridge(0.01).fit(X, y), n_steps=200, random_state=0).fit(X, y)
+    >>> inside, outside = est.predict_uncertainty([[0.0], [5.0]]).epistemic
+    >>> outside > inside
+    np.True_
+    """
+
+    _parameter_constraints: ClassVar[dict] = {
+        **BaseUncertaintyRegressor._parameter_constraints,
+        **_CyclicalSGHMC._cycle_constraints,
+    }
+
+    def __init__(
+        self,
+        estimator: Any = None,
+        *,
+        parameters: Any = "all",
+        n_chains: int = 4,
+        n_cycles: int = 4,
+        n_steps: int = 500,
+        samples_per_cycle: int = 4,
+        exploration: float = 0.8,
+        learning_rate: float = 0.02,
+        friction: float = 0.1,
+        temperature: float = 1.0,
+        prior_precision: float = 1.0,
+        batch_size: int = 64,
+        memory_limit: Any = None,
+        setting: str = "given",
+        measure: str = "entropy",
+        noise_variance: Any = None,
+        link: str | None = None,
+        device: Any = None,
+        random_state: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.estimator = estimator
+        self.parameters = parameters
+        self.n_chains = n_chains
+        self.n_cycles = n_cycles
+        self.n_steps = n_steps
+        self.samples_per_cycle = samples_per_cycle
+        self.exploration = exploration
+        self.learning_rate = learning_rate
+        self.friction = friction
+        self.temperature = temperature
+        self.prior_precision = prior_precision
+        self.batch_size = batch_size
+        self.memory_limit = memory_limit
+        self.setting = setting
+        self.measure = measure
+        self.noise_variance = noise_variance
+        self.link = link
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose

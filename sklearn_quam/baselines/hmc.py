@@ -1,0 +1,452 @@
+"""Hamiltonian Monte Carlo: the ground truth for small networks, all chains in one batch."""
+
+from __future__ import annotations
+
+import warnings
+from numbers import Integral, Real
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils._param_validation import Interval
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from .._classification import BaseUncertaintyClassifier
+from .._estimate import accumulation_dtype, chain_effective_sample_size, split_r_hat
+from .._free_network import Free, FreeNetwork, TrainingSet
+from .._likelihood import Gaussian
+from .._parameters import LoRA
+from .._regression import BaseUncertaintyRegressor
+from ._hamiltonian import HMCState, Potential, StepSize, first_step_size, init, update
+from ._sampled_weights import SampledWeights, unflatten
+
+# Above this the chains have not found the same distribution.
+_MAX_R_HAT = 1.1
+# Training rows on which the chains are compared after fitting.
+_MAX_ROWS_COMPARED = 512
+_BYTES_OF_DRAWS = 2**26
+# Where the chains start around the given weights, in units of the spread of each tensor.
+_START_SPREAD = 0.5
+
+
+class _HamiltonianMonteCarlo(SampledWeights):
+    """Fills in the hooks: draws of several chains."""
+
+    _chain_constraints: ClassVar[dict] = {
+        "parameters": [str, Interval(Integral, 1, None, closed="left"), list, callable, LoRA],
+        "n_chains": [Interval(Integral, 1, None, closed="left")],
+        "n_samples": [Interval(Integral, 4, None, closed="left")],
+        "n_warmup": [Interval(Integral, 0, None, closed="left")],
+        "n_leapfrog": [Interval(Integral, 1, None, closed="left")],
+        "target_acceptance": [Interval(Real, 0, 1, closed="neither")],
+        "prior_precision": [Interval(Real, 0, None, closed="neither")],
+        "memory_limit": [Interval(Real, 0, None, closed="neither"), str, None],
+    }
+
+    n_chains: int
+    n_samples: int
+    n_warmup: int
+    n_leapfrog: int
+    target_acceptance: float
+    prior_precision: float
+
+    def _finish_fit(self) -> None:
+        super()._finish_fit()
+        rows = self._inputs[:: -(-len(self._inputs) // _MAX_ROWS_COMPARED)]
+        worst = [
+            self._compare_chains([_values(p) for p in self._predictions(rows[part])])[0].max()
+            for part in self._chunks(rows)
+        ]
+        self.r_hat_ = float(max(worst))
+        _warn_about(self.r_hat_, "the training data")
+
+    def _draw_weights(self, network: FreeNetwork, training: TrainingSet) -> Free:
+        generator = torch.Generator().manual_seed(self._seed)
+        potential = self._potential(network, training)
+        state = init(self._start(network.free.start, generator), potential)
+        if not bool(torch.isfinite(state.potential).all()):
+            raise ValueError("The loss is not finite near the given weights: is the data scaled?")
+
+        def move(state: HMCState, step_size: float, n_leapfrog: int) -> tuple[HMCState, float]:
+            momentum = torch.randn(state.position.shape, generator=generator)
+            uniform = torch.rand(len(state.position), generator=generator)
+            state, acceptance = update(
+                state,
+                potential,
+                momentum.to(state.position),
+                uniform.to(state.position),
+                step_size=step_size,
+                n_leapfrog=n_leapfrog,
+            )
+            return state, float(acceptance.mean())
+
+        step = StepSize(first_step_size(state, move), self.target_acceptance)
+        draws, rates = [], []
+        total = self.n_warmup + self.n_samples
+        for index in tqdm(range(total), unit="draw", disable=not self.verbose, desc="HMC"):
+            if index == self.n_warmup:
+                step.settle()
+            # Trajectories of a single length may come back to where they began, again and again.
+            share = float(torch.rand(1, generator=generator)) + 0.5
+            state, rate = move(state, step.value, max(1, round(share * self.n_leapfrog)))
+            if index < self.n_warmup:
+                step.adapt(rate)
+            else:
+                draws.append(state.position)
+                rates.append(rate)
+        self.step_size_, self.acceptance_rate_ = step.value, float(np.mean(rates))
+        # All draws of a chain are neighbours.
+        return unflatten(torch.stack(draws, dim=1).flatten(0, 1), network.free.start)
+
+    def _start(self, start: Free, generator: torch.Generator) -> Tensor:
+        """Return starting points around the given weights, wide enough for chains to disagree."""
+        parts = []
+        for value in start.values():
+            noise = torch.randn(self.n_chains, value.numel(), generator=generator).to(value)
+            spread = value.square().mean().sqrt().clamp(max=self.prior_precision**-0.5)
+            parts.append(value.flatten() + _START_SPREAD * spread * noise)
+        return torch.cat(parts, dim=1)
+
+    def _potential(self, network: FreeNetwork, training: TrainingSet) -> Potential:
+        n_rows = len(training.rows[0])
+        size = max(1, _BYTES_OF_DRAWS // (self.n_chains * self._bytes_per_row))
+
+        def potential(position: Tensor) -> tuple[Tensor, Tensor]:
+            value = 0.5 * self.prior_precision * position.square().sum(dim=1)
+            gradient = self.prior_precision * position
+            for start in range(0, n_rows, size):
+                leaf = position.detach().requires_grad_()
+                values = unflatten(leaf, network.free.start)
+                losses = network.losses(values, training, slice(start, start + size)).sum(dim=1)
+                gradient = gradient + torch.autograd.grad(losses.sum(), leaf)[0]
+                value = value + losses.detach()
+            return value, gradient
+
+        return potential
+
+    # -- predicting ------------------------------------------------------------------------
+
+    def _chunks(self, inputs: Tensor) -> Any:
+        columns = _values(self._reference.predict(inputs[:1])).shape[-1]
+        size = max(1, _BYTES_OF_DRAWS // (self.n_chains * self.n_samples * columns * 8))
+        return [slice(start, start + size) for start in range(0, len(inputs), size)]
+
+    def _sample_models(
+        self,
+        inputs: Tensor,
+        given: Any,  # noqa: ARG002
+        posterior: Any,
+    ) -> dict[str, np.ndarray]:
+        draws = []
+        for prediction in self._predictions(inputs):
+            posterior.update(prediction)
+            draws.append(_values(prediction))
+        r_hat, size = self._compare_chains(draws)
+        _warn_about(float(r_hat.max()), "the predicted rows")
+        # Draws of a chain resemble each other: the estimate is worth fewer of them.
+        inflation = np.sqrt(self.n_chains * self.n_samples / size)
+        return {
+            "r_hat": r_hat,
+            "effective_sample_size": size,
+            "standard_error": posterior.standard_error(self.setting) * inflation,
+            "cached": np.full(len(inputs), self._network().split.cached),
+        }
+
+    def _compare_chains(self, draws: list[Tensor]) -> tuple[np.ndarray, np.ndarray]:
+        """Return R-hat and the effective sample size of the predictions of each row."""
+        values = torch.cat(draws).unflatten(0, (self.n_chains, -1))
+        r_hat = split_r_hat(values).amax(dim=-1)
+        size = chain_effective_sample_size(values).amin(dim=-1)
+        return r_hat.cpu().double().numpy(), size.cpu().double().numpy()
+
+
+def _values(prediction: Any) -> Tensor:
+    """Return probabilities or means, in a type in which their variances can be trusted."""
+    values = prediction.mean if isinstance(prediction, Gaussian) else prediction.exp()
+    return values.to(accumulation_dtype(values.device))
+
+
+def _warn_about(r_hat: float, where: str) -> None:
+    if r_hat > _MAX_R_HAT:
+        warnings.warn(
+            f"The chains have not converged: R-hat of the predictions is {r_hat:.2f} on {where}, "
+            f"above {_MAX_R_HAT}. Raise n_warmup, n_samples or n_leapfrog.",
+            ConvergenceWarning,
+            stacklevel=2,
+        )
+
+
+class HMCClassifier(_HamiltonianMonteCarlo, BaseUncertaintyClassifier):
+    """Uncertainty of a network's classification by Hamiltonian Monte Carlo.
+
+    Samples the posterior of the weights without approximation, given enough time: the ground truth
+    for small networks and data sets. Every step takes the gradient of the loss on all training
+    rows; all chains run as one batch. The diagnostics tell for each row how much the chains
+    disagree (``r_hat``) and how many independent draws theirs are worth
+    (``effective_sample_size``); a `~sklearn.exceptions.ConvergenceWarning` says when ``r_hat``
+    exceeds 1.1.
+
+    Parameters
+    ----------
+    estimator : estimator or torch.nn.Module, default=None
+        A fitted skorch net, a module, a fitted scikit-learn ``MLPClassifier`` or
+        ``LogisticRegression``, or a pipeline that ends in one of these: taken as it is, never
+        retrained and never changed. An unfitted one is cloned and trained by ``fit``. None trains a
+        small network.
+    parameters : str, int, list of str, callable or LoRA, default="all"
+        What differs between the models: "all", "last_layer", a number of last layers, "bias",
+        "norm", names or globs of parameters, a function of (name, parameter), "lora" or a `LoRA`.
+        The part of the network before it is computed only once for each row.
+    n_chains : int, default=4
+        Chains that run at the same time, from different points around the given network.
+    n_samples : int, default=200
+        Draws of each chain that count.
+    n_warmup : int, default=100
+        Draws of each chain before those, in which the step size is adapted.
+    n_leapfrog : int, default=100
+        Leapfrog steps of a trajectory on average; each is between half and one and a half times as
+        long.
+    target_acceptance : float, default=0.8
+        Share of the trajectories that the step size is adapted to have accepted.
+    prior_precision : float, default=1.0
+        Inverse variance of the Gaussian prior of each parameter, around zero.
+    memory_limit : int, float or str, default=None
+        Memory for models that are run together, in bytes or as a text such as "1GB"; None takes a
+        quarter of what is free.
+    setting : {"given", "expected"}, default="given"
+        "given" judges the given network, "expected" the average of all plausible models, which then
+        also predicts. It may be changed after ``fit``: both use the same models.
+    link : {"logits", "log_probabilities", "probabilities", "binary_logit"}, default=None
+        What the network returns. None takes it from a skorch net's criterion, and means logits for
+        a plain module.
+    device : str or torch.device, default=None
+        Where to run; None stays where the network is.
+    random_state : int, RandomState instance or None, default=None
+        Seeds the chains and the training of an unfitted estimator.
+    verbose : int, default=0
+        Whether to show progress bars.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        Labels.
+    estimator_ : estimator or torch.nn.Module
+        The fitted network.
+    parameter_names_ : list of str
+        Parameters of the network that differ between the models.
+    n_parameters_searched_ : int
+        Number of values in them.
+    r_hat_ : float
+        Largest split R-hat of the predictions of (up to 512) training rows.
+    step_size_ : float
+        Length of the leapfrog steps.
+    acceptance_rate_ : float
+        Share of the trajectories that were accepted after the warm-up.
+    reference_loss_ : float
+        Mean negative log-likelihood of the network on the training data.
+    n_features_in_ : int
+        Number of features seen by ``fit``.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the features, if X has any.
+
+    References
+    ----------
+    R. M. Neal, "MCMC Using Hamiltonian Dynamics", Handbook of Markov Chain Monte Carlo, 2011. M. D.
+    Hoffman, A. Gelman, "The No-U-Turn Sampler: Adaptively Setting Path Lengths in Hamiltonian Monte
+    Carlo", JMLR 2014 (adaptation of the step size).
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.neural_network import MLPClassifier
+    >>> from sklearn_quam import HMCClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> net = MLPClassifier((10,), solver="lbfgs", alpha=1.0, random_state=0).fit(X, y)
+    >>> est = HMCClassifier(net, n_samples=50, n_leapfrog=20, random_state=0).fit(X, y)
+    >>> far_away = [[0.0, 9.0, 0.0, 9.0]]
+    >>> est.score_samples(far_away) < est.score_samples(X).mean()
+    array([ True])
+    """
+
+    _parameter_constraints: ClassVar[dict] = {
+        **BaseUncertaintyClassifier._parameter_constraints,
+        **_HamiltonianMonteCarlo._chain_constraints,
+    }
+
+    def __init__(
+        self,
+        estimator: Any = None,
+        *,
+        parameters: Any = "all",
+        n_chains: int = 4,
+        n_samples: int = 200,
+        n_warmup: int = 100,
+        n_leapfrog: int = 100,
+        target_acceptance: float = 0.8,
+        prior_precision: float = 1.0,
+        memory_limit: Any = None,
+        setting: str = "given",
+        link: str | None = None,
+        device: Any = None,
+        random_state: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.estimator = estimator
+        self.parameters = parameters
+        self.n_chains = n_chains
+        self.n_samples = n_samples
+        self.n_warmup = n_warmup
+        self.n_leapfrog = n_leapfrog
+        self.target_acceptance = target_acceptance
+        self.prior_precision = prior_precision
+        self.memory_limit = memory_limit
+        self.setting = setting
+        self.link = link
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+
+
+class HMCRegressor(_HamiltonianMonteCarlo, BaseUncertaintyRegressor):
+    """Uncertainty of a network's regression by Hamiltonian Monte Carlo.
+
+    Samples the posterior of the weights without approximation, given enough time: the ground truth
+    for small networks and data sets. Every step takes the gradient of the loss on all training
+    rows; all chains run as one batch. The diagnostics tell for each row how much the chains
+    disagree (``r_hat``) and how many independent draws theirs are worth
+    (``effective_sample_size``); a `~sklearn.exceptions.ConvergenceWarning` says when ``r_hat``
+    exceeds 1.1.
+
+    Parameters
+    ----------
+    estimator : estimator or torch.nn.Module, default=None
+        A fitted skorch net, a module, a fitted scikit-learn ``MLPRegressor``, ``Ridge`` or
+        ``LinearRegression``, or a pipeline that ends in one of these: taken as it is, never
+        retrained and never changed. An unfitted one is cloned and trained by ``fit``. None trains a
+        small network.
+    parameters : str, int, list of str, callable or LoRA, default="all"
+        What differs between the models: "all", "last_layer", a number of last layers, "bias",
+        "norm", names or globs of parameters, a function of (name, parameter), "lora" or a `LoRA`.
+        The part of the network before it is computed only once for each row.
+    n_chains : int, default=4
+        Chains that run at the same time, from different points around the given network.
+    n_samples : int, default=200
+        Draws of each chain that count.
+    n_warmup : int, default=100
+        Draws of each chain before those, in which the step size is adapted.
+    n_leapfrog : int, default=100
+        Leapfrog steps of a trajectory on average; each is between half and one and a half times as
+        long.
+    target_acceptance : float, default=0.8
+        Share of the trajectories that the step size is adapted to have accepted.
+    prior_precision : float, default=1.0
+        Inverse variance of the Gaussian prior of each parameter, around zero.
+    memory_limit : int, float or str, default=None
+        Memory for models that are run together, in bytes or as a text such as "1GB"; None takes a
+        quarter of what is free.
+    setting : {"given", "expected"}, default="given"
+        "given" judges the given network, "expected" the average of all plausible models, which then
+        also predicts. It may be changed after ``fit``: both use the same models.
+    measure : {"entropy", "variance"}, default="entropy"
+        Entropies in nats, or variances in squared units of the target.
+    noise_variance : float or array-like of shape (n_outputs,), default=None
+        Variance around the mean, for networks that predict the mean only. None measures it by the
+        residuals.
+    link : {"mean", "mean_variance", "mean_log_variance"}, default=None
+        What the network returns; two parts are a tuple, or the two halves of the columns. None
+        takes a tuple for mean and variance, anything else for the mean.
+    device : str or torch.device, default=None
+        Where to run; None stays where the network is.
+    random_state : int, RandomState instance or None, default=None
+        Seeds the chains and the training of an unfitted estimator.
+    verbose : int, default=0
+        Whether to show progress bars.
+
+    Attributes
+    ----------
+    estimator_ : estimator or torch.nn.Module
+        The fitted network.
+    parameter_names_ : list of str
+        Parameters of the network that differ between the models.
+    n_parameters_searched_ : int
+        Number of values in them.
+    r_hat_ : float
+        Largest split R-hat of the predictions of (up to 512) training rows.
+    step_size_ : float
+        Length of the leapfrog steps.
+    acceptance_rate_ : float
+        Share of the trajectories that were accepted after the warm-up.
+    n_outputs_ : int
+        Number of values predicted for a row.
+    noise_variance_ : ndarray of shape (n_outputs,)
+        Variance around the mean; only for networks that predict the mean only.
+    reference_loss_ : float
+        Mean negative log-likelihood of the network on the training data.
+    n_features_in_ : int
+        Number of features seen by ``fit``.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the features, if X has any.
+
+    References
+    ----------
+    R. M. Neal, "MCMC Using Hamiltonian Dynamics", Handbook of Markov Chain Monte Carlo, 2011. M. D.
+    Hoffman, A. Gelman, "The No-U-Turn Sampler: Adaptively Setting Path Lengths in Hamiltonian Monte
+    Carlo", JMLR 2014 (adaptation of the step size).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.linear_model import Ridge
+    >>> from sklearn_quam import HMCRegressor
+    >>> X = np.linspace(-1, 1, 50)[:, None]
+    >>> y = 2 * X[:, 0] + np.random.default_rng(0).normal(scale=0.1, size=50)
+    >>> net = Ridge(0.01).fit(X, y)
+    >>> est = HMCRegressor(net, n_samples=50, n_leapfrog=20, random_state=0).fit(X, y)
+    >>> inside, outside = est.predict_uncertainty([[0.0], [5.0]]).epistemic
+    >>> outside > inside
+    np.True_
+    """
+
+    _parameter_constraints: ClassVar[dict] = {
+        **BaseUncertaintyRegressor._parameter_constraints,
+        **_HamiltonianMonteCarlo._chain_constraints,
+    }
+
+    def __init__(
+        self,
+        estimator: Any = None,
+        *,
+        parameters: Any = "all",
+        n_chains: int = 4,
+        n_samples: int = 200,
+        n_warmup: int = 100,
+        n_leapfrog: int = 100,
+        target_acceptance: float = 0.8,
+        prior_precision: float = 1.0,
+        memory_limit: Any = None,
+        setting: str = "given",
+        measure: str = "entropy",
+        noise_variance: Any = None,
+        link: str | None = None,
+        device: Any = None,
+        random_state: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.estimator = estimator
+        self.parameters = parameters
+        self.n_chains = n_chains
+        self.n_samples = n_samples
+        self.n_warmup = n_warmup
+        self.n_leapfrog = n_leapfrog
+        self.target_acceptance = target_acceptance
+        self.prior_precision = prior_precision
+        self.memory_limit = memory_limit
+        self.setting = setting
+        self.measure = measure
+        self.noise_variance = noise_variance
+        self.link = link
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose

@@ -1,0 +1,266 @@
+"""Laplace's approximation, after the fact, on a given network."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from sklearn.utils._param_validation import StrOptions
+
+from .._classification import BaseUncertaintyClassifier
+from .._regression import BaseUncertaintyRegressor
+from ._laplace_posterior import LaplacePosterior
+
+
+class LaplaceClassifier(LaplacePosterior, BaseUncertaintyClassifier):
+    """Uncertainty of a network's classification by Laplace's approximation.
+
+    The posterior of the weights is taken for a Gaussian around the given ones, whose covariance is
+    the inverse of the loss's curvature (the generalised Gauss-Newton matrix) plus a prior
+    precision. Predictions are linear in the weights around the given ones: exactly for the last
+    layer, to first order for more.
+
+    Parameters
+    ----------
+    estimator : estimator or torch.nn.Module, default=None
+        A fitted skorch net, a module, a fitted scikit-learn ``MLPClassifier`` or
+        ``LogisticRegression``, or a pipeline that ends in one of these: taken as it is, never
+        retrained and never changed. An unfitted one is cloned and trained by ``fit``. None trains a
+        small network.
+    parameters : str, int, list of str, callable or LoRA, default="last_layer"
+        What differs between the models: "all", "last_layer", a number of last layers, "bias",
+        "norm", names or globs of parameters, a function of (name, parameter), "lora" or a `LoRA`.
+        The part of the network before it is computed only once for each row.
+    structure : {"full", "kron", "diag"}, default="kron"
+        What is kept of the curvature of the loss: all of it, which takes memory for the square of
+        the number of parameters; a Kronecker product for each linear or convolutional layer (and
+        the diagonal for other parameters); or the diagonal.
+    prior_precision : float, "marginal_likelihood" or "grid", default="marginal_likelihood"
+        Inverse variance of the Gaussian prior of each parameter, around zero: a number, the one
+        that makes the training data most likely, or the one with the best log score on a fifth of
+        the training rows, while the curvature is measured on the others.
+    n_samples : int, default=256
+        Draws of the scores, evenly spread; the same for all rows.
+    predictive : {"monte_carlo", "probit"}, default="monte_carlo"
+        How predictions are averaged in ``setting="expected"``: over the draws, or by the probit
+        approximation.
+    memory_limit : int, float or str, default=None
+        Memory for models that are run together, in bytes or as a text such as "1GB"; None takes a
+        quarter of what is free.
+    setting : {"given", "expected"}, default="given"
+        "given" judges the given network, "expected" the average of all plausible models, which then
+        also predicts. It may be changed after ``fit``: both use the same models.
+    link : {"logits", "log_probabilities", "probabilities", "binary_logit"}, default=None
+        What the network returns. None takes it from a skorch net's criterion, and means logits for
+        a plain module.
+    device : str or torch.device, default=None
+        Where to run; None stays where the network is.
+    random_state : int, RandomState instance or None, default=None
+        Seeds the draws and the training of an unfitted estimator.
+    verbose : int, default=0
+        Whether to show progress bars.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        Labels.
+    estimator_ : estimator or torch.nn.Module
+        The fitted network.
+    parameter_names_ : list of str
+        Parameters of the network that differ between the models.
+    n_parameters_searched_ : int
+        Number of values in them.
+    prior_precision_ : float
+        The prior precision that is used.
+    log_marginal_likelihood_ : float
+        Logarithm of the marginal likelihood of the training data, approximately.
+    reference_loss_ : float
+        Mean negative log-likelihood of the network on the training data.
+    n_features_in_ : int
+        Number of features seen by ``fit``.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the features, if X has any.
+
+    References
+    ----------
+    D. J. C. MacKay, "A Practical Bayesian Framework for Backpropagation Networks", Neural
+    Computation 1992. E. Daxberger, A. Kristiadi, A. Immer, R. Eschenhagen, M. Bauer, P. Hennig,
+    "Laplace Redux: Effortless Bayesian Deep Learning", NeurIPS 2021. A. Immer, M. Korzepa, M.
+    Bauer, "Improving Predictions of Bayesian Neural Nets via Local Linearization", AISTATS 2021.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.neural_network import MLPClassifier
+    >>> from sklearn_quam import LaplaceClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> net = MLPClassifier((10,), solver="lbfgs", alpha=1.0, random_state=0).fit(X, y)
+    >>> est = LaplaceClassifier(net, random_state=0).fit(X, y)
+    >>> far_away = [[0.0, 9.0, 0.0, 9.0]]
+    >>> est.score_samples(far_away) < est.score_samples(X).mean()
+    array([ True])
+    """
+
+    _parameter_constraints: ClassVar[dict] = {
+        **BaseUncertaintyClassifier._parameter_constraints,
+        **LaplacePosterior._laplace_constraints,
+        "predictive": [StrOptions({"monte_carlo", "probit"})],
+    }
+
+    def __init__(
+        self,
+        estimator: Any = None,
+        *,
+        parameters: Any = "last_layer",
+        structure: str = "kron",
+        prior_precision: float | str = "marginal_likelihood",
+        n_samples: int = 256,
+        predictive: str = "monte_carlo",
+        memory_limit: Any = None,
+        setting: str = "given",
+        link: str | None = None,
+        device: Any = None,
+        random_state: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.estimator = estimator
+        self.parameters = parameters
+        self.structure = structure
+        self.prior_precision = prior_precision
+        self.n_samples = n_samples
+        self.predictive = predictive
+        self.memory_limit = memory_limit
+        self.setting = setting
+        self.link = link
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+
+
+class LaplaceRegressor(LaplacePosterior, BaseUncertaintyRegressor):
+    """Uncertainty of a network's regression by Laplace's approximation.
+
+    The posterior of the weights is taken for a Gaussian around the given ones, whose covariance is
+    the inverse of the loss's curvature (the generalised Gauss-Newton matrix) plus a prior
+    precision. Predictions are linear in the weights around the given ones: exactly for the last
+    layer, to first order for more.
+
+    Parameters
+    ----------
+    estimator : estimator or torch.nn.Module, default=None
+        A fitted skorch net, a module, a fitted scikit-learn ``MLPRegressor``, ``Ridge`` or
+        ``LinearRegression``, or a pipeline that ends in one of these: taken as it is, never
+        retrained and never changed. An unfitted one is cloned and trained by ``fit``. None trains a
+        small network.
+    parameters : str, int, list of str, callable or LoRA, default="last_layer"
+        What differs between the models: "all", "last_layer", a number of last layers, "bias",
+        "norm", names or globs of parameters, a function of (name, parameter), "lora" or a `LoRA`.
+        The part of the network before it is computed only once for each row.
+    structure : {"full", "kron", "diag"}, default="kron"
+        What is kept of the curvature of the loss: all of it, which takes memory for the square of
+        the number of parameters; a Kronecker product for each linear or convolutional layer (and
+        the diagonal for other parameters); or the diagonal.
+    prior_precision : float, "marginal_likelihood" or "grid", default="marginal_likelihood"
+        Inverse variance of the Gaussian prior of each parameter, around zero: a number, the one
+        that makes the training data most likely, or the one with the best log score on a fifth of
+        the training rows, while the curvature is measured on the others.
+    n_samples : int, default=256
+        Draws of the scores, evenly spread; the same for all rows.
+    memory_limit : int, float or str, default=None
+        Memory for models that are run together, in bytes or as a text such as "1GB"; None takes a
+        quarter of what is free.
+    setting : {"given", "expected"}, default="given"
+        "given" judges the given network, "expected" the average of all plausible models, which then
+        also predicts. It may be changed after ``fit``: both use the same models.
+    measure : {"entropy", "variance"}, default="entropy"
+        Entropies in nats, or variances in squared units of the target.
+    noise_variance : float or array-like of shape (n_outputs,), default=None
+        Variance around the mean, for networks that predict the mean only. None measures it by the
+        residuals.
+    link : {"mean", "mean_variance", "mean_log_variance"}, default=None
+        What the network returns; two parts are a tuple, or the two halves of the columns. None
+        takes a tuple for mean and variance, anything else for the mean.
+    device : str or torch.device, default=None
+        Where to run; None stays where the network is.
+    random_state : int, RandomState instance or None, default=None
+        Seeds the draws and the training of an unfitted estimator.
+    verbose : int, default=0
+        Whether to show progress bars.
+
+    Attributes
+    ----------
+    estimator_ : estimator or torch.nn.Module
+        The fitted network.
+    parameter_names_ : list of str
+        Parameters of the network that differ between the models.
+    n_parameters_searched_ : int
+        Number of values in them.
+    prior_precision_ : float
+        The prior precision that is used.
+    log_marginal_likelihood_ : float
+        Logarithm of the marginal likelihood of the training data, approximately.
+    n_outputs_ : int
+        Number of values predicted for a row.
+    noise_variance_ : ndarray of shape (n_outputs,)
+        Variance around the mean; only for networks that predict the mean only.
+    reference_loss_ : float
+        Mean negative log-likelihood of the network on the training data.
+    n_features_in_ : int
+        Number of features seen by ``fit``.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the features, if X has any.
+
+    References
+    ----------
+    D. J. C. MacKay, "A Practical Bayesian Framework for Backpropagation Networks", Neural
+    Computation 1992. E. Daxberger, A. Kristiadi, A. Immer, R. Eschenhagen, M. Bauer, P. Hennig,
+    "Laplace Redux: Effortless Bayesian Deep Learning", NeurIPS 2021. A. Immer, M. Korzepa, M.
+    Bauer, "Improving Predictions of Bayesian Neural Nets via Local Linearization", AISTATS 2021.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.linear_model import Ridge
+    >>> from sklearn_quam import LaplaceRegressor
+    >>> X = np.linspace(-1, 1, 50)[:, None]
+    >>> y = 2 * X[:, 0] + np.random.default_rng(0).normal(scale=0.1, size=50)
+    >>> est = LaplaceRegressor(Ridge(0.01).fit(X, y), random_state=0).fit(X, y)
+    >>> inside, outside = est.predict_uncertainty([[0.0], [5.0]]).epistemic
+    >>> outside > inside
+    np.True_
+    """
+
+    _parameter_constraints: ClassVar[dict] = {
+        **BaseUncertaintyRegressor._parameter_constraints,
+        **LaplacePosterior._laplace_constraints,
+    }
+
+    def __init__(
+        self,
+        estimator: Any = None,
+        *,
+        parameters: Any = "last_layer",
+        structure: str = "kron",
+        prior_precision: float | str = "marginal_likelihood",
+        n_samples: int = 256,
+        memory_limit: Any = None,
+        setting: str = "given",
+        measure: str = "entropy",
+        noise_variance: Any = None,
+        link: str | None = None,
+        device: Any = None,
+        random_state: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.estimator = estimator
+        self.parameters = parameters
+        self.structure = structure
+        self.prior_precision = prior_precision
+        self.n_samples = n_samples
+        self.memory_limit = memory_limit
+        self.setting = setting
+        self.measure = measure
+        self.noise_variance = noise_variance
+        self.link = link
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose

@@ -1,0 +1,363 @@
+"""SWAG: a Gaussian around the path of stochastic gradient descent (Maddox et al., 2019)."""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral, Real
+from typing import Any, ClassVar
+
+import torch
+from sklearn.utils._param_validation import Interval
+from torch import Tensor
+from tqdm.auto import trange
+
+from .._classification import BaseUncertaintyClassifier
+from .._free_network import Free, FreeNetwork, TrainingSet, draw_batches
+from .._parameters import LoRA
+from .._regression import BaseUncertaintyRegressor
+from ._sampled_weights import SampledWeights, flatten, unflatten
+from ._stochastic_gradient import init, loss_scale, mean_gradient, update
+
+
+class WeightMoments:
+    """Mean, variance and last deviations of the weights that a descent meets.
+
+    Parameters
+    ----------
+    rank : int
+        Number of deviations to keep.
+    """
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self._count = 0
+        self._last: list[Tensor] = []
+
+    def add(self, weights: Tensor) -> None:
+        """Take over the weights (n_parameters,) of one moment, by Welford's recursion."""
+        self._count += 1
+        if self._count == 1:
+            self.mean, self._squares = weights, torch.zeros_like(weights)
+        change = weights - self.mean
+        self.mean = self.mean + change / self._count
+        self._squares = self._squares + change * (weights - self.mean)
+        self._last = [*self._last, weights][-self._rank :]
+
+    def draw(self, n_models: int, generator: torch.Generator) -> Tensor:
+        """Return weights (n_models, n_parameters) from the Gaussian of these moments.
+
+        Half of its covariance is diagonal, half is that of the last deviations.
+        """
+        deviations = torch.stack(self._last) - self.mean
+        scale = (self._squares / (self._count - 1)).sqrt()
+        first = torch.randn(n_models, len(scale), generator=generator).to(scale)
+        second = torch.randn(n_models, len(deviations), generator=generator).to(scale)
+        low_rank = second @ deviations / math.sqrt(max(1, len(deviations) - 1))
+        return self.mean + (scale * first + low_rank) / math.sqrt(2)
+
+
+class _SWAG(SampledWeights):
+    """Fills in the hook: draws from the Gaussian around the path of a descent."""
+
+    _swag_constraints: ClassVar[dict] = {
+        "parameters": [str, Interval(Integral, 1, None, closed="left"), list, callable, LoRA],
+        "n_samples": [Interval(Integral, 1, None, closed="left")],
+        "n_epochs": [Interval(Integral, 2, None, closed="left")],
+        "rank": [Interval(Integral, 2, None, closed="left")],
+        "learning_rate": [Interval(Real, 0, None, closed="neither")],
+        "momentum": [Interval(Real, 0, 1, closed="left")],
+        "weight_decay": [Interval(Real, 0, None, closed="left")],
+        "batch_size": [Interval(Integral, 1, None, closed="left")],
+        "memory_limit": [Interval(Real, 0, None, closed="neither"), str, None],
+    }
+
+    n_samples: int
+    n_epochs: int
+    rank: int
+    learning_rate: float
+    momentum: float
+    weight_decay: float
+    batch_size: int
+
+    def _draw_weights(self, network: FreeNetwork, training: TrainingSet) -> Free:
+        n_rows = len(self._inputs)
+        per_epoch = n_rows // min(self.batch_size, n_rows)
+        generator = torch.Generator().manual_seed(self._seed)
+        batches = draw_batches(n_rows, self.batch_size, self.n_epochs * per_epoch, generator)
+        batches = batches.to(self._inputs.device)
+        state = init(flatten({k: v[None] for k, v in network.free.start.items()}))
+        moments = WeightMoments(self.rank)
+        step_size = self.learning_rate * loss_scale(network)
+        for epoch in trange(self.n_epochs, unit="epoch", disable=not self.verbose, desc="SWAG"):
+            for index in batches[epoch * per_epoch : (epoch + 1) * per_epoch]:
+                gradient = mean_gradient(
+                    network, training, state.position, index, self.weight_decay
+                )
+                state = update(state, gradient, step_size=step_size, friction=1 - self.momentum)
+            moments.add(state.position[0])
+        if not bool(torch.isfinite(moments.mean).all()):
+            raise ValueError("The descent diverged. Lower learning_rate, or scale the data.")
+        return unflatten(moments.draw(self.n_samples, generator), network.free.start)
+
+
+class SWAGClassifier(_SWAG, BaseUncertaintyClassifier):
+    """Uncertainty of a network's classification by SWAG.
+
+    Stochastic gradient descent goes on from the given network with a constant step size; the
+    weights that it meets make up a Gaussian, half of whose covariance is diagonal and half of low
+    rank. How wide it is depends on step size and batch size, not on a prior. Dropout is off and
+    batch normalisation keeps its statistics.
+
+    Parameters
+    ----------
+    estimator : estimator or torch.nn.Module, default=None
+        A fitted skorch net, a module, a fitted scikit-learn ``MLPClassifier`` or
+        ``LogisticRegression``, or a pipeline that ends in one of these: taken as it is, never
+        retrained and never changed. An unfitted one is cloned and trained by ``fit``. None trains a
+        small network.
+    parameters : str, int, list of str, callable or LoRA, default="all"
+        What differs between the models: "all", "last_layer", a number of last layers, "bias",
+        "norm", names or globs of parameters, a function of (name, parameter), "lora" or a `LoRA`.
+        The part of the network before it is computed only once for each row.
+    n_samples : int, default=64
+        Models to draw from the Gaussian.
+    n_epochs : int, default=20
+        Epochs of the descent; the weights at the end of each count.
+    rank : int, default=20
+        Number of last epochs whose deviations make up the low-rank half of the covariance.
+    learning_rate : float, default=0.01
+        Constant step size of the descent. The larger it is, the wider is the Gaussian.
+    momentum : float, default=0.9
+        Momentum of the descent.
+    weight_decay : float, default=1e-4
+        Pull of the parameters towards zero.
+    batch_size : int, default=64
+        Training rows that a step sees.
+    memory_limit : int, float or str, default=None
+        Memory for models that are run together, in bytes or as a text such as "1GB"; None takes a
+        quarter of what is free.
+    setting : {"given", "expected"}, default="given"
+        "given" judges the given network, "expected" the average of all plausible models, which then
+        also predicts. It may be changed after ``fit``: both use the same models.
+    link : {"logits", "log_probabilities", "probabilities", "binary_logit"}, default=None
+        What the network returns. None takes it from a skorch net's criterion, and means logits for
+        a plain module.
+    device : str or torch.device, default=None
+        Where to run; None stays where the network is.
+    random_state : int, RandomState instance or None, default=None
+        Seeds mini-batches and draws, and the training of an unfitted estimator.
+    verbose : int, default=0
+        Whether to show progress bars.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        Labels.
+    estimator_ : estimator or torch.nn.Module
+        The fitted network.
+    parameter_names_ : list of str
+        Parameters of the network that differ between the models.
+    n_parameters_searched_ : int
+        Number of values in them.
+    reference_loss_ : float
+        Mean negative log-likelihood of the network on the training data.
+    n_features_in_ : int
+        Number of features seen by ``fit``.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the features, if X has any.
+
+    References
+    ----------
+    W. J. Maddox, T. Garipov, P. Izmailov, D. Vetrov, A. G. Wilson, "A Simple Baseline for Bayesian
+    Uncertainty in Deep Learning", NeurIPS 2019.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.neural_network import MLPClassifier
+    >>> from sklearn_quam import SWAGClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> net = MLPClassifier((10,), solver="lbfgs", alpha=1.0, random_state=0).fit(X, y)
+    >>> est = SWAGClassifier(net, random_state=0).fit(X, y)
+    >>> far_away = [[0.0, 9.0, 0.0, 9.0]]
+    >>> est.score_samples(far_away) < est.score_samples(X).mean()
+    array([ True])
+    """
+
+    _parameter_constraints: ClassVar[dict] = {
+        **BaseUncertaintyClassifier._parameter_constraints,
+        **_SWAG._swag_constraints,
+    }
+
+    def __init__(
+        self,
+        estimator: Any = None,
+        *,
+        parameters: Any = "all",
+        n_samples: int = 64,
+        n_epochs: int = 20,
+        rank: int = 20,
+        learning_rate: float = 0.01,
+        momentum: float = 0.9,
+        weight_decay: float = 1e-4,
+        batch_size: int = 64,
+        memory_limit: Any = None,
+        setting: str = "given",
+        link: str | None = None,
+        device: Any = None,
+        random_state: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.estimator = estimator
+        self.parameters = parameters
+        self.n_samples = n_samples
+        self.n_epochs = n_epochs
+        self.rank = rank
+        self.learning_rate = learning_rate
+        self.momentum = momentum
+        self.weight_decay = weight_decay
+        self.batch_size = batch_size
+        self.memory_limit = memory_limit
+        self.setting = setting
+        self.link = link
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+
+
+class SWAGRegressor(_SWAG, BaseUncertaintyRegressor):
+    """Uncertainty of a network's regression by SWAG.
+
+    Stochastic gradient descent goes on from the given network with a constant step size; the
+    weights that it meets make up a Gaussian, half of whose covariance is diagonal and half of low
+    rank. How wide it is depends on step size and batch size, not on a prior. Dropout is off and
+    batch normalisation keeps its statistics.
+
+    Parameters
+    ----------
+    estimator : estimator or torch.nn.Module, default=None
+        A fitted skorch net, a module, a fitted scikit-learn ``MLPRegressor``, ``Ridge`` or
+        ``LinearRegression``, or a pipeline that ends in one of these: taken as it is, never
+        retrained and never changed. An unfitted one is cloned and trained by ``fit``. None trains a
+        small network.
+    parameters : str, int, list of str, callable or LoRA, default="all"
+        What differs between the models: "all", "last_layer", a number of last layers, "bias",
+        "norm", names or globs of parameters, a function of (name, parameter), "lora" or a `LoRA`.
+        The part of the network before it is computed only once for each row.
+    n_samples : int, default=64
+        Models to draw from the Gaussian.
+    n_epochs : int, default=20
+        Epochs of the descent; the weights at the end of each count.
+    rank : int, default=20
+        Number of last epochs whose deviations make up the low-rank half of the covariance.
+    learning_rate : float, default=0.01
+        Constant step size of the descent, for the gradient of the mean loss (of half the mean
+        squared error for networks that predict the mean only). The larger it is, the wider is the
+        Gaussian.
+    momentum : float, default=0.9
+        Momentum of the descent.
+    weight_decay : float, default=1e-4
+        Pull of the parameters towards zero.
+    batch_size : int, default=64
+        Training rows that a step sees.
+    memory_limit : int, float or str, default=None
+        Memory for models that are run together, in bytes or as a text such as "1GB"; None takes a
+        quarter of what is free.
+    setting : {"given", "expected"}, default="given"
+        "given" judges the given network, "expected" the average of all plausible models, which then
+        also predicts. It may be changed after ``fit``: both use the same models.
+    measure : {"entropy", "variance"}, default="entropy"
+        Entropies in nats, or variances in squared units of the target.
+    noise_variance : float or array-like of shape (n_outputs,), default=None
+        Variance around the mean, for networks that predict the mean only. None measures it by the
+        residuals.
+    link : {"mean", "mean_variance", "mean_log_variance"}, default=None
+        What the network returns; two parts are a tuple, or the two halves of the columns. None
+        takes a tuple for mean and variance, anything else for the mean.
+    device : str or torch.device, default=None
+        Where to run; None stays where the network is.
+    random_state : int, RandomState instance or None, default=None
+        Seeds mini-batches and draws, and the training of an unfitted estimator.
+    verbose : int, default=0
+        Whether to show progress bars.
+
+    Attributes
+    ----------
+    estimator_ : estimator or torch.nn.Module
+        The fitted network.
+    parameter_names_ : list of str
+        Parameters of the network that differ between the models.
+    n_parameters_searched_ : int
+        Number of values in them.
+    n_outputs_ : int
+        Number of values predicted for a row.
+    noise_variance_ : ndarray of shape (n_outputs,)
+        Variance around the mean; only for networks that predict the mean only.
+    reference_loss_ : float
+        Mean negative log-likelihood of the network on the training data.
+    n_features_in_ : int
+        Number of features seen by ``fit``.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the features, if X has any.
+
+    References
+    ----------
+    W. J. Maddox, T. Garipov, P. Izmailov, D. Vetrov, A. G. Wilson, "A Simple Baseline for Bayesian
+    Uncertainty in Deep Learning", NeurIPS 2019.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.linear_model import Ridge
+    >>> from sklearn_quam import SWAGRegressor
+    >>> X = np.linspace(-1, 1, 50)[:, None]
+    >>> y = 2 * X[:, 0] + np.random.default_rng(0).normal(scale=0.1, size=50)
+    >>> est = SWAGRegressor(Ridge(0.01).fit(X, y), random_state=0).fit(X, y)
+    >>> inside, outside = est.predict_uncertainty([[0.0], [5.0]]).epistemic
+    >>> outside > inside
+    np.True_
+    """
+
+    _parameter_constraints: ClassVar[dict] = {
+        **BaseUncertaintyRegressor._parameter_constraints,
+        **_SWAG._swag_constraints,
+    }
+
+    def __init__(
+        self,
+        estimator: Any = None,
+        *,
+        parameters: Any = "all",
+        n_samples: int = 64,
+        n_epochs: int = 20,
+        rank: int = 20,
+        learning_rate: float = 0.01,
+        momentum: float = 0.9,
+        weight_decay: float = 1e-4,
+        batch_size: int = 64,
+        memory_limit: Any = None,
+        setting: str = "given",
+        measure: str = "entropy",
+        noise_variance: Any = None,
+        link: str | None = None,
+        device: Any = None,
+        random_state: Any = None,
+        verbose: int = 0,
+    ) -> None:
+        self.estimator = estimator
+        self.parameters = parameters
+        self.n_samples = n_samples
+        self.n_epochs = n_epochs
+        self.rank = rank
+        self.learning_rate = learning_rate
+        self.momentum = momentum
+        self.weight_decay = weight_decay
+        self.batch_size = batch_size
+        self.memory_limit = memory_limit
+        self.setting = setting
+        self.measure = measure
+        self.noise_variance = noise_variance
+        self.link = link
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
