@@ -2,13 +2,14 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PEERS := .venv-peers
 OUT ?= demo_output
 
 # Idle OpenMP threads must sleep, not spin: spinning starves whatever else runs on the machine.
 export OMP_WAIT_POLICY := PASSIVE
 export MPLBACKEND := Agg
 
-.PHONY: demo test coverage lint docs bench clean
+.PHONY: demo test coverage lint docs bench check-peers clean
 
 demo: $(VENV)/.installed-plots
 	$(BIN)/python examples/demo.py --out $(OUT)
@@ -33,9 +34,15 @@ docs: $(VENV)/.installed-docs
 bench: $(VENV)/.installed-plots
 	$(BIN)/python -m benchmarks.search_speed
 	$(BIN)/python -m benchmarks.overhead
+	$(BIN)/python -m benchmarks.baselines
+
+# Independent implementations of the same numerics, in an environment of their own.
+check-peers: export OMP_NUM_THREADS := 1
+check-peers: $(PEERS)/.installed
+	$(PEERS)/bin/python -m benchmarks.check_peers
 
 clean:
-	rm -rf $(VENV) $(OUT) docs/_build .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) $(OUT) docs/_build .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -43,4 +50,11 @@ $(BIN)/python:
 # One stamp per extra of setup.cfg: "make test" installs the package with [test], and so on.
 $(VENV)/.installed-%: setup.cfg pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[$*]"
+	touch $@
+
+# --no-deps: the peers ask for torchvision, which would bring another build of torch along.
+$(PEERS)/.installed: setup.cfg pyproject.toml constraints.txt benchmarks/peers-requirements.txt
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --constraint constraints.txt --editable .
+	$(PEERS)/bin/python -m pip install --quiet --no-deps --requirement benchmarks/peers-requirements.txt
 	touch $@

@@ -53,7 +53,7 @@ class BaseUncertaintyClassifier(ClassifierMixin, BaseUncertaintyEstimator):
 
     def _encode_target(self, y: np.ndarray, network: Network, n_outputs: int) -> Tensor:
         self.classes_ = _match_classes(y, network, n_outputs)
-        return torch.as_tensor(column_of_label(self.classes_, y))
+        return torch.tensor(column_of_label(self.classes_, y))
 
     def _posterior(self, given: Any) -> CategoricalPosterior:
         return CategoricalPosterior(given)

@@ -86,7 +86,8 @@ class BaseUncertaintyRegressor(RegressorMixin, BaseUncertaintyEstimator):
             )
         self.n_outputs_ = n_outputs
         self._single_output = y.ndim == 1
-        return torch.as_tensor(target).to(self._reference.dtype)
+        # A copy: a frame may hand out memory that must not be written to.
+        return torch.tensor(target).to(self._reference.dtype)
 
     def _set_noise_variance(self, X_val: Any, y_val: Any) -> None:
         """Find the variance around the mean that the network does not predict itself."""

@@ -1,0 +1,161 @@
+"""Every method on the same trained network: time, memory, and digits that it has never seen.
+
+An MLP 64-64-64 with dropout before its last layer is trained by skorch on scikit-learn's digits
+without two of the classes. Each method then runs in a process of its own, on the same network, with
+default arguments: seconds to fit, points per second, by how much the memory in use grew at most,
+and the AUROC with which its epistemic uncertainty (the total one for the network alone, which has
+no other) tells left-out digits from known ones of the test set. The ensembles train their other
+networks within ``fit``.
+
+Run with ``python -m benchmarks.baselines``; writes ``benchmarks/results/baselines.json``.
+"""
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+
+import joblib
+import numpy as np
+import sklearn
+import torch
+from sklearn.datasets import load_digits
+from sklearn.metrics import roc_auc_score
+from sklearn.model_selection import train_test_split
+from skorch import NeuralNetClassifier
+from torch import nn
+
+import sklearn_quam
+
+METHODS = (
+    "Reference",
+    "MCDropout",
+    "DeepEnsemble",
+    "Laplace",
+    "MixtureLaplace",
+    "SWAG",
+    "CyclicalSGHMC",
+    "HMC",
+    "QUAM",
+)
+LEFT_OUT = (3, 8)
+
+
+class Classifier(nn.Sequential):
+    def __init__(self, n_classes):
+        super().__init__(
+            nn.Linear(64, 64),
+            nn.ReLU(),
+            nn.Linear(64, 64),
+            nn.ReLU(),
+            nn.Dropout(0.2),
+            nn.Linear(64, n_classes),
+        )
+
+
+def prepare(seed, n_points):
+    """Return a trained net, its training data, and rows of which the second half is unknown."""
+    X, y = load_digits(return_X_y=True)
+    X = (X / 16).astype(np.float32)
+    unknown = np.isin(y, LEFT_OUT)
+    known = np.flatnonzero(~unknown)
+    columns = np.unique(y[known], return_inverse=True)[1].astype(np.int64)
+    fit, test = train_test_split(np.arange(len(known)), test_size=0.3, random_state=seed)
+    torch.manual_seed(seed)
+    net = NeuralNetClassifier(
+        Classifier,
+        module__n_classes=int(columns.max()) + 1,
+        criterion=nn.CrossEntropyLoss,
+        optimizer=torch.optim.Adam,
+        lr=3e-3,
+        max_epochs=60,
+        batch_size=64,
+        iterator_train__shuffle=True,
+        train_split=None,
+        verbose=0,
+    ).fit(X[known[fit]], columns[fit])
+    others = np.random.default_rng(seed).permutation(np.flatnonzero(unknown))[:n_points]
+    X_new = np.concatenate([X[known[test[:n_points]]], X[others]])
+    return net, X[known[fit]], columns[fit], X_new
+
+
+def peak_megabytes():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def measure(method, path):
+    """Run a method in this process and print what was measured."""
+    net, X, y, X_new = joblib.load(path)
+    torch.set_num_threads(1)
+    net.predict_proba(X_new)
+    before = peak_megabytes()
+    est = getattr(sklearn_quam, f"{method}Classifier")(net, random_state=0)
+    start = time.perf_counter()
+    est.fit(X, y)
+    fitted = time.perf_counter()
+    uncertainty = est.predict_uncertainty(X_new)
+    done = time.perf_counter()
+    score = uncertainty.total if method == "Reference" else uncertainty.epistemic
+    is_unknown = np.arange(len(X_new)) >= len(X_new) // 2
+    result = {
+        "fit_seconds": fitted - start,
+        "points_per_second": len(X_new) / (done - fitted),
+        "megabytes": peak_megabytes() - before,
+        "auroc": float(roc_auc_score(is_unknown, score)),
+    }
+    if method == "HMC":
+        result["r_hat"] = est.r_hat_
+    print(json.dumps(result))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--points", type=int, default=150, help="of known and of left-out digits")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[10, 11, 12])
+    parser.add_argument("--methods", nargs="+", default=METHODS, choices=METHODS)
+    parser.add_argument(
+        "--out", type=Path, default=Path(__file__).parent / "results/baselines.json"
+    )
+    parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.measure:
+        warnings.simplefilter("ignore")
+        measure(*options.measure)
+        return
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for seed in options.seeds:
+            path = Path(folder) / f"{seed}.joblib"
+            # Workers have to find the network's class under the module's full name.
+            from benchmarks import baselines
+
+            joblib.dump(baselines.prepare(seed, options.points), path)
+            for method in options.methods:
+                command = [sys.executable, "-m", "benchmarks.baselines", "--measure", method, path]
+                output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+                rows.append({"method": method, "seed": seed, **json.loads(output)})
+                print(f"{method:<15} seed {seed}: {output.strip()}", file=sys.stderr)
+    report(rows, options.methods)
+    packages = (sklearn_quam, sklearn, torch, np)
+    versions = {package.__name__: package.__version__ for package in packages}
+    settings = {"points": options.points, "left_out": LEFT_OUT, "versions": versions}
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps({**settings, "results": rows}, indent=1))
+
+
+def report(rows, methods):
+    print(f"{'method':<16}{'fit s':>8}{'points/s':>11}{'MB':>8}{'AUROC':>8}")
+    for method in methods:
+        own = [row for row in rows if row["method"] == method]
+        columns = ("fit_seconds", "points_per_second", "megabytes", "auroc")
+        fit, speed, memory, auroc = (np.mean([row[c] for row in own]) for c in columns)
+        print(f"{method:<16}{fit:8.1f}{speed:11.0f}{memory:8.0f}{auroc:8.3f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,316 @@
+"""A regression with its uncertainty over one feature."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from sklearn.utils import check_array, check_consistent_length
+
+from ._answers import check_vector, column_names, is_classifier, like_table, method_and_rows
+from ._style import BLUE, GIVEN, axes_or_new, check_matplotlib, legend_below, remove_frame
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+class RegressionUncertaintyDisplay:
+    """Predicted mean over one feature, with a band of epistemic and one of total uncertainty.
+
+    Create it with `from_estimator` or `from_predictions`.
+
+    Parameters
+    ----------
+    x : ndarray of shape (n_points,)
+        Values of the feature.
+    mean : ndarray of shape (n_points,)
+        Predicted mean.
+    epistemic_std : ndarray of shape (n_points,)
+        Square root of the epistemic part of the variance.
+    total_std : ndarray of shape (n_points,)
+        Square root of the whole variance.
+    x_train : ndarray of shape (n_samples,), default=None
+        Points to draw, such as the training data.
+    y_train : ndarray of shape (n_samples,), default=None
+        Their targets.
+    xlabel : str, default="feature 0"
+        Name of the feature.
+    ylabel : str, default="y"
+        Name of the target.
+
+    Attributes
+    ----------
+    ax_ : matplotlib Axes
+        Where it was drawn.
+    figure_ : matplotlib Figure
+        The figure.
+    line_ : matplotlib Line2D
+        The mean.
+    bands_ : list
+        The total and the epistemic band.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.linear_model import Ridge
+    >>> from sklearn_quam import QUAMRegressor
+    >>> from sklearn_quam.display import RegressionUncertaintyDisplay
+    >>> X = np.linspace(-2, 2, 50)[:, None]
+    >>> y = X[:, 0] + 0.1 * np.random.default_rng(0).normal(size=50)
+    >>> est = QUAMRegressor(Ridge().fit(X, y), n_steps=20, random_state=0).fit(X, y)
+    >>> display = RegressionUncertaintyDisplay.from_estimator(est, X, y, grid_resolution=20)
+    >>> display.mean.shape
+    (20,)
+    >>> bool(np.all(display.total_std >= display.epistemic_std))
+    True
+    """
+
+    def __init__(
+        self,
+        *,
+        x: np.ndarray,
+        mean: np.ndarray,
+        epistemic_std: np.ndarray,
+        total_std: np.ndarray,
+        x_train: np.ndarray | None = None,
+        y_train: np.ndarray | None = None,
+        xlabel: str = "feature 0",
+        ylabel: str = "y",
+    ) -> None:
+        self.x = x
+        self.mean = mean
+        self.epistemic_std = epistemic_std
+        self.total_std = total_std
+        self.x_train = x_train
+        self.y_train = y_train
+        self.xlabel = xlabel
+        self.ylabel = ylabel
+
+    @classmethod
+    def from_estimator(
+        cls,
+        estimator: Any,
+        X: Any,
+        y: Any = None,
+        *,
+        feature: int | str = 0,
+        grid_resolution: int = 100,
+        eps: float = 1.0,
+        xlim: tuple[float, float] | None = None,
+        xlabel: str | None = None,
+        ylabel: str | None = None,
+        ax: Axes | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """Ask a fitted regressor along one feature; the others stay at their median.
+
+        Parameters
+        ----------
+        estimator : object
+            A fitted regressor of the package with one output, or a pipeline that ends in one. The
+            variance is split, whatever its `measure`.
+        X : array-like of shape (n_samples, n_features)
+            Points such as the training data; the curve extends around them.
+        y : array-like of shape (n_samples,), default=None
+            Their targets; None draws no points.
+        feature : int or str, default=0
+            Number or name of the feature.
+        grid_resolution : int, default=100
+            Points of the curve.
+        eps : float, default=1.0
+            How far the curve extends beyond X.
+        xlim : tuple of float, default=None
+            First and last value of the feature, instead of `eps`.
+        xlabel : str, default=None
+            Name of the feature; None takes the column of a DataFrame, or its number.
+        ylabel : str, default=None
+            Name of the target; None takes the name of a Series, or "y".
+        ax : matplotlib Axes, default=None
+            Where to draw; None makes a new figure.
+        **kwargs : dict
+            Further arguments of `plot`.
+
+        Returns
+        -------
+        RegressionUncertaintyDisplay
+            The display.
+        """
+        check_matplotlib(f"{cls.__name__}.from_estimator")
+        points = check_array(X, dtype=float, input_name="X")
+        names = column_names(X, points.shape[1])
+        column = _column(feature, names)
+        own = points[:, column]
+        low, high = (own.min() - eps, own.max() + eps) if xlim is None else xlim
+        x = np.linspace(low, high, grid_resolution)
+        rows = np.tile(np.median(points, axis=0), (grid_resolution, 1))
+        rows[:, column] = x
+        method, rows = method_and_rows(
+            estimator, like_table(rows, X), needs="predict_uncertainty", caller=cls.__name__
+        )
+        mean, uncertainty = _variance_split(method, rows)
+        return cls.from_predictions(
+            x,
+            mean,
+            np.sqrt(uncertainty.epistemic),
+            np.sqrt(uncertainty.total),
+            x_train=None if y is None else own,
+            y_train=y,
+            xlabel=names[column] if xlabel is None else xlabel,
+            ylabel=str(getattr(y, "name", None) or "y") if ylabel is None else ylabel,
+            ax=ax,
+            **kwargs,
+        )
+
+    @classmethod
+    def from_predictions(
+        cls,
+        x: Any,
+        mean: Any,
+        epistemic_std: Any,
+        total_std: Any,
+        *,
+        x_train: Any = None,
+        y_train: Any = None,
+        xlabel: str = "feature 0",
+        ylabel: str = "y",
+        ax: Axes | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """Draw predictions that are already known.
+
+        Parameters
+        ----------
+        x : array-like of shape (n_points,)
+            Values of the feature, in any order.
+        mean : array-like of shape (n_points,)
+            Predicted mean.
+        epistemic_std : array-like of shape (n_points,)
+            Square root of the epistemic part of the variance.
+        total_std : array-like of shape (n_points,)
+            Square root of the whole variance.
+        x_train : array-like of shape (n_samples,), default=None
+            Points to draw, such as the training data.
+        y_train : array-like of shape (n_samples,), default=None
+            Their targets.
+        xlabel : str, default="feature 0"
+            Name of the feature.
+        ylabel : str, default="y"
+            Name of the target.
+        ax : matplotlib Axes, default=None
+            Where to draw; None makes a new figure.
+        **kwargs : dict
+            Further arguments of `plot`.
+
+        Returns
+        -------
+        RegressionUncertaintyDisplay
+            The display.
+        """
+        check_matplotlib(f"{cls.__name__}.from_predictions")
+        arrays = {"x": x, "mean": mean, "epistemic_std": epistemic_std, "total_std": total_std}
+        arrays = {name: check_vector(values, name) for name, values in arrays.items()}
+        check_consistent_length(*arrays.values())
+        if (x_train is None) != (y_train is None):
+            raise ValueError("x_train and y_train go together: pass both or neither.")
+        if x_train is not None:
+            x_train, y_train = np.ravel(x_train), np.ravel(y_train)
+            check_consistent_length(x_train, y_train)
+        order = np.argsort(arrays["x"], kind="stable")
+        display = cls(
+            **{name: values[order] for name, values in arrays.items()},
+            x_train=x_train,
+            y_train=y_train,
+            xlabel=xlabel,
+            ylabel=ylabel,
+        )
+        return display.plot(ax, **kwargs)
+
+    def plot(
+        self,
+        ax: Axes | None = None,
+        *,
+        n_std: float = 2.0,
+        scatter_kwargs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """Draw the mean, the bands and the points.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            Where to draw; None makes a new figure.
+        n_std : float, default=2.0
+            Half the width of the bands, in standard deviations.
+        scatter_kwargs : dict, default=None
+            Arguments of ``ax.scatter`` for the points.
+        **kwargs : dict
+            Arguments of ``ax.plot`` for the mean; the bands take its colour.
+
+        Returns
+        -------
+        RegressionUncertaintyDisplay
+            The display itself.
+        """
+        check_matplotlib(f"{type(self).__name__}.plot")
+        ax = axes_or_new(ax)
+        options = {"color": BLUE, "linewidth": 1.8, "label": "mean", "zorder": 3, **kwargs}
+        (self.line_,) = ax.plot(self.x, self.mean, **options)
+        self.bands_ = [
+            ax.fill_between(
+                self.x,
+                self.mean - n_std * std,
+                self.mean + n_std * std,
+                color=self.line_.get_color(),
+                alpha=alpha,
+                linewidth=0,
+                label=f"{name} (±{n_std:g} sd)",
+            )
+            for name, std, alpha in (
+                ("total", self.total_std, 0.16),
+                ("epistemic", self.epistemic_std, 0.34),
+            )
+        ]
+        if self.x_train is not None and self.y_train is not None:
+            options = {"color": GIVEN, "s": 14, "alpha": 0.6, "linewidths": 0, "zorder": 2.5}
+            options |= {"label": "data", **(scatter_kwargs or {})}
+            ax.scatter(self.x_train, self.y_train, **options)
+        ax.set(xlabel=self.xlabel, ylabel=self.ylabel)
+        ax.margins(x=0)
+        remove_frame(ax)
+        self._draw_legend(ax)
+        self.ax_, self.figure_ = ax, ax.figure
+        return self
+
+    def _draw_legend(self, ax: Axes) -> None:
+        handles, labels = ax.get_legend_handles_labels()
+        # The epistemic band lies on the total one; its entry shows the colour that this makes.
+        total, epistemic = self.bands_
+        shown = [(total, epistemic) if handle is epistemic else handle for handle in handles]
+        legend_below(ax, shown, labels)
+
+
+def _column(feature: int | str, names: list[str]) -> int:
+    if isinstance(feature, str):
+        if feature not in names:
+            raise ValueError(f"X has no feature {feature!r}; its features are {names}.")
+        return names.index(feature)
+    if not -len(names) <= feature < len(names):
+        raise ValueError(f"X has {len(names)} feature(s); there is no feature {feature}.")
+    return feature % len(names)
+
+
+def _variance_split(method: Any, rows: Any) -> tuple[np.ndarray, Any]:
+    """Return means and variances, which the estimator itself may not be set to measure."""
+    if is_classifier(method) or not hasattr(method, "measure"):
+        raise ValueError(f"The bands need a regressor; got {type(method).__name__}.")
+    if method.n_outputs_ != 1:
+        raise ValueError(
+            f"The bands need a regressor with one output; this one has {method.n_outputs_}, whose "
+            "variances are summed."
+        )
+    # A shallow copy shares all that is fitted; only how it measures differs.
+    method = copy.copy(method)
+    method.measure = "variance"
+    mean, uncertainty = method.predict(rows, return_uncertainty=True)
+    return np.ravel(mean), uncertainty

@@ -1,0 +1,415 @@
+"""How well uncertainty tells rows apart: unknown from known ones, wrong from right ones."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from sklearn.metrics import roc_auc_score
+
+from ..metrics import accuracy_rejection_auc, accuracy_rejection_curve
+from ._answers import check_component, check_vector, is_classifier, method_and_rows
+from ._answers import unit as unit_of
+from ._style import (
+    BLUE,
+    LINE_STYLES,
+    RED,
+    axes_or_new,
+    check_matplotlib,
+    legend_below,
+    line_style,
+    remove_frame,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Values below the largest one by more than this factor share the first bar of a log axis.
+_MAX_RATIO = 1e9
+# Marks the curves among whatever else is drawn on the same axes.
+_CURVE = "accuracy-rejection"
+
+
+class UncertaintyHistogramDisplay:
+    """Histograms of the uncertainty of known and of unknown data.
+
+    Create it with `from_estimator` or `from_predictions`.
+
+    Parameters
+    ----------
+    uncertainty_id : ndarray of shape (n_id,)
+        Uncertainty of rows like the training data (in distribution).
+    uncertainty_ood : ndarray of shape (n_ood,)
+        Uncertainty of other rows (out of distribution).
+    auroc : float, default=None
+        Area under the ROC curve of telling the latter by their uncertainty.
+    xlabel : str, default="uncertainty"
+        What is shown, and its unit.
+
+    Attributes
+    ----------
+    ax_ : matplotlib Axes
+        Where it was drawn.
+    figure_ : matplotlib Figure
+        The figure.
+    bins_ : ndarray of shape (n_bins + 1,)
+        Edges of the bars.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from sklearn_quam import QUAMClassifier
+    >>> from sklearn_quam.display import UncertaintyHistogramDisplay
+    >>> X, y = load_iris(return_X_y=True)
+    >>> net = LogisticRegression().fit(X, y)
+    >>> est = QUAMClassifier(net, n_steps=20, random_state=0).fit(X, y)
+    >>> display = UncertaintyHistogramDisplay.from_estimator(est, X[::5], -X[::5], log=True)
+    >>> display.uncertainty_ood.shape
+    (30,)
+    >>> display.ax_.get_xlabel()
+    'epistemic uncertainty (nats)'
+    """
+
+    def __init__(
+        self,
+        uncertainty_id: np.ndarray,
+        uncertainty_ood: np.ndarray,
+        *,
+        auroc: float | None = None,
+        xlabel: str = "uncertainty",
+    ) -> None:
+        self.uncertainty_id = uncertainty_id
+        self.uncertainty_ood = uncertainty_ood
+        self.auroc = auroc
+        self.xlabel = xlabel
+
+    @classmethod
+    def from_estimator(
+        cls,
+        estimator: Any,
+        X_id: Any,
+        X_ood: Any,
+        *,
+        component: str = "epistemic",
+        ax: Axes | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """Ask a fitted estimator about known and unknown rows.
+
+        Parameters
+        ----------
+        estimator : object
+            A fitted estimator of the package, or a pipeline that ends in one.
+        X_id : array-like of shape (n_id, ...)
+            Rows like the training data, but not from it.
+        X_ood : array-like of shape (n_ood, ...)
+            Other rows.
+        component : {"aleatoric", "epistemic", "total"}, default="epistemic"
+            What to show.
+        ax : matplotlib Axes, default=None
+            Where to draw; None makes a new figure.
+        **kwargs : dict
+            Further arguments of `plot`.
+
+        Returns
+        -------
+        UncertaintyHistogramDisplay
+            The display.
+        """
+        check_matplotlib(f"{cls.__name__}.from_estimator")
+        check_component(component)
+        parts = []
+        for X in (X_id, X_ood):
+            method, rows = method_and_rows(
+                estimator, X, needs="predict_uncertainty", caller=cls.__name__
+            )
+            parts.append(getattr(method.predict_uncertainty(rows), component))
+        xlabel = f"{component} uncertainty ({unit_of(method)})"
+        return cls.from_predictions(*parts, xlabel=xlabel, ax=ax, **kwargs)
+
+    @classmethod
+    def from_predictions(
+        cls,
+        uncertainty_id: Any,
+        uncertainty_ood: Any,
+        *,
+        xlabel: str = "uncertainty",
+        ax: Axes | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """Draw uncertainties that are already known.
+
+        Parameters
+        ----------
+        uncertainty_id : array-like of shape (n_id,)
+            Uncertainty of rows like the training data, or any score that is low for them.
+        uncertainty_ood : array-like of shape (n_ood,)
+            Uncertainty of other rows.
+        xlabel : str, default="uncertainty"
+            What is shown, and its unit.
+        ax : matplotlib Axes, default=None
+            Where to draw; None makes a new figure.
+        **kwargs : dict
+            Further arguments of `plot`.
+
+        Returns
+        -------
+        UncertaintyHistogramDisplay
+            The display.
+        """
+        check_matplotlib(f"{cls.__name__}.from_predictions")
+        known = check_vector(uncertainty_id, "uncertainty_id")
+        unknown = check_vector(uncertainty_ood, "uncertainty_ood")
+        is_unknown = np.repeat([False, True], [len(known), len(unknown)])
+        auroc = roc_auc_score(is_unknown, np.concatenate([known, unknown]))
+        return cls(known, unknown, auroc=float(auroc), xlabel=xlabel).plot(ax, **kwargs)
+
+    def plot(
+        self, ax: Axes | None = None, *, bins: Any = 30, log: bool = False, **kwargs: Any
+    ) -> Self:
+        """Draw both histograms; bars are shares, so that sets of different size compare.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            Where to draw; None makes a new figure.
+        bins : int or array-like of shape (n_bins + 1,), default=30
+            Number of bars, or their edges.
+        log : bool, default=False
+            Whether the axis is logarithmic, for uncertainties that span magnitudes. What is zero
+            counts in the first bar.
+        **kwargs : dict
+            Arguments of ``ax.hist``, such as ``alpha``.
+
+        Returns
+        -------
+        UncertaintyHistogramDisplay
+            The display itself.
+        """
+        check_matplotlib(f"{type(self).__name__}.plot")
+        ax = axes_or_new(ax)
+        both = np.concatenate([self.uncertainty_id, self.uncertainty_ood])
+        self.bins_ = _bin_edges(both, bins, log)
+        for values, name, colour in (
+            (self.uncertainty_id, "in distribution", BLUE),
+            (self.uncertainty_ood, "out of distribution", RED),
+        ):
+            options = {
+                "histtype": "stepfilled",
+                "alpha": 0.55,
+                "facecolor": colour,
+                "edgecolor": colour,
+                "linewidth": 1.2,
+                "label": f"{name} ({len(values)} rows)",
+                **kwargs,
+            }
+            ax.hist(
+                values.clip(*self.bins_[[0, -1]]) if log else values,
+                self.bins_.tolist(),
+                weights=np.full(len(values), 1 / len(values)),
+                **options,
+            )
+        ax.set(xlabel=self.xlabel, ylabel="share of rows", xscale="log" if log else "linear")
+        remove_frame(ax)
+        title = None if self.auroc is None else f"AUROC = {self.auroc:.3f}"
+        legend_below(ax, *ax.get_legend_handles_labels(), title=title)
+        self.ax_, self.figure_ = ax, ax.figure
+        return self
+
+
+class AccuracyRejectionDisplay:
+    """Accuracy of what is left when the most uncertain rows are rejected.
+
+    Create it with `from_estimator` or `from_predictions`; pass the axes of one display to the next
+    to compare several.
+
+    Parameters
+    ----------
+    fraction_retained : ndarray of shape (n_points,)
+        Share of the rows that are not rejected.
+    accuracy : ndarray of shape (n_points,)
+        Their accuracy.
+    auc : float, default=None
+        Area under the curve.
+    name : str, default=None
+        What the legend calls the curve.
+
+    Attributes
+    ----------
+    ax_ : matplotlib Axes
+        Where it was drawn.
+    figure_ : matplotlib Figure
+        The figure.
+    line_ : matplotlib Line2D
+        The curve.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from sklearn_quam import QUAMClassifier, ReferenceClassifier
+    >>> from sklearn_quam.display import AccuracyRejectionDisplay
+    >>> X, y = load_iris(return_X_y=True)
+    >>> net = LogisticRegression().fit(X, y)
+    >>> est = QUAMClassifier(net, n_steps=20, random_state=0).fit(X, y)
+    >>> display = AccuracyRejectionDisplay.from_estimator(est, X, y, name="QUAM")
+    >>> est = ReferenceClassifier(net).fit(X, y)
+    >>> display = AccuracyRejectionDisplay.from_estimator(
+    ...     est, X, y, component="total", name="entropy", ax=display.ax_)
+    >>> len(display.ax_.lines)
+    2
+    """
+
+    def __init__(
+        self,
+        fraction_retained: np.ndarray,
+        accuracy: np.ndarray,
+        *,
+        auc: float | None = None,
+        name: str | None = None,
+    ) -> None:
+        self.fraction_retained = fraction_retained
+        self.accuracy = accuracy
+        self.auc = auc
+        self.name = name
+
+    @classmethod
+    def from_estimator(
+        cls,
+        estimator: Any,
+        X: Any,
+        y: Any,
+        *,
+        component: str = "epistemic",
+        name: str | None = None,
+        ax: Axes | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """Let a fitted classifier predict rows, and rank them by its uncertainty.
+
+        Parameters
+        ----------
+        estimator : object
+            A fitted classifier of the package, or a pipeline that ends in one.
+        X : array-like of shape (n_samples, ...)
+            Test rows.
+        y : array-like of shape (n_samples,)
+            Their true classes.
+        component : {"aleatoric", "epistemic", "total"}, default="epistemic"
+            What rows are rejected by.
+        name : str, default=None
+            What the legend calls the curve; None takes the name of the class.
+        ax : matplotlib Axes, default=None
+            Where to draw; None makes a new figure.
+        **kwargs : dict
+            Further arguments of `plot`.
+
+        Returns
+        -------
+        AccuracyRejectionDisplay
+            The display.
+        """
+        check_matplotlib(f"{cls.__name__}.from_estimator")
+        check_component(component)
+        method, rows = method_and_rows(
+            estimator, X, needs="predict_uncertainty", caller=cls.__name__
+        )
+        if not is_classifier(method):
+            raise ValueError(
+                f"Accuracy is about classes, but {type(method).__name__} predicts numbers."
+            )
+        predicted, uncertainty = method.predict(rows, return_uncertainty=True)
+        return cls.from_predictions(
+            predicted == np.asarray(y),
+            getattr(uncertainty, component),
+            name=type(method).__name__ if name is None else name,
+            ax=ax,
+            **kwargs,
+        )
+
+    @classmethod
+    def from_predictions(
+        cls,
+        y_correct: Any,
+        uncertainty: Any,
+        *,
+        name: str | None = None,
+        ax: Axes | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """Draw the curve of predictions that are already known to be right or wrong.
+
+        Parameters
+        ----------
+        y_correct : array-like of shape (n_samples,)
+            Whether each prediction is right.
+        uncertainty : array-like of shape (n_samples,)
+            What rows are rejected by, the highest first.
+        name : str, default=None
+            What the legend calls the curve.
+        ax : matplotlib Axes, default=None
+            Where to draw; None makes a new figure.
+        **kwargs : dict
+            Further arguments of `plot`.
+
+        Returns
+        -------
+        AccuracyRejectionDisplay
+            The display.
+        """
+        check_matplotlib(f"{cls.__name__}.from_predictions")
+        fraction, accuracy = accuracy_rejection_curve(y_correct, uncertainty)
+        auc = float(accuracy_rejection_auc(y_correct, uncertainty))
+        return cls(fraction, accuracy, auc=auc, name=name).plot(ax, **kwargs)
+
+    def plot(self, ax: Axes | None = None, *, name: str | None = None, **kwargs: Any) -> Self:
+        """Draw the curve.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, default=None
+            Where to draw, beside curves that are already there; None makes a new figure.
+        name : str, default=None
+            What the legend calls the curve; None takes the name the display was made with.
+        **kwargs : dict
+            Arguments of ``ax.plot``, such as ``color``.
+
+        Returns
+        -------
+        AccuracyRejectionDisplay
+            The display itself.
+        """
+        check_matplotlib(f"{type(self).__name__}.plot")
+        ax = axes_or_new(ax)
+        name = self.name if name is None else name
+        area = None if self.auc is None else f"area = {self.auc:.3f}"
+        parts = [part for part in (name, f"({area})" if name and area else area) if part]
+        number = sum(line.get_gid() == _CURVE for line in ax.lines)
+        # Dashes show a curve that lies below another one.
+        style = {**line_style(number), "linestyle": LINE_STYLES[number % len(LINE_STYLES)]}
+        options = {**style, "linewidth": 1.8, "label": " ".join(parts), **kwargs}
+        (self.line_,) = ax.plot(self.fraction_retained, self.accuracy, gid=_CURVE, **options)
+        ax.set(
+            xlabel="share of rows retained, the most certain first",
+            ylabel="accuracy of the retained rows",
+            xlim=(0, 1),
+        )
+        remove_frame(ax)
+        if parts or "label" in kwargs:
+            ax.legend(loc="best", frameon=False)
+        self.ax_, self.figure_ = ax, ax.figure
+        return self
+
+
+def _bin_edges(values: np.ndarray, bins: Any, log: bool) -> np.ndarray:
+    """Return the edges of the bars, the same for both histograms."""
+    if not log or np.ndim(bins):
+        return np.histogram_bin_edges(values, bins)
+    if values.min() < 0 or values.max() <= 0:
+        raise ValueError(
+            "log=True needs uncertainties that are positive somewhere and negative nowhere; these "
+            f"lie between {values.min():.3g} and {values.max():.3g}."
+        )
+    low = max(values[values > 0].min(), values.max() / _MAX_RATIO)
+    return 10 ** np.histogram_bin_edges(np.log10(values.clip(low)), bins)
