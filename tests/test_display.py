@@ -5,7 +5,6 @@
 
 import ast
 import copy
-import inspect
 import sys
 from functools import cache
 from pathlib import Path
@@ -13,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from numpydoc.validate import validate
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.metrics import roc_auc_score
@@ -31,8 +29,6 @@ from sklearn_quam.display import (
     UncertaintyMapDisplay,
 )
 from sklearn_quam.metrics import accuracy_rejection_auc, accuracy_rejection_curve
-
-from .test_package import IGNORED
 
 matplotlib = pytest.importorskip("matplotlib")
 import matplotlib.pyplot as plt  # noqa: E402
@@ -316,17 +312,6 @@ def test_a_pipeline_is_asked_with_its_own_features():
     np.testing.assert_allclose(
         trace, pipeline[-1].search_traces(pipeline[0].transform(X[:1]))[0][0]["divergence"]
     )
-
-
-@pytest.mark.parametrize("kind", DISPLAYS)
-def test_docstrings_follow_numpydoc(kind):
-    names = [kind.__name__]
-    names += [f"{kind.__name__}.{m}" for m in ("from_estimator", "from_predictions", "plot")]
-    for name in names:
-        errors = validate(f"sklearn_quam.display.{name}")["errors"]
-        assert not [error for error in errors if error[0] not in IGNORED], name
-    assert ">>>" in kind.__doc__
-    assert inspect.signature(kind.plot).parameters["ax"].default is None
 
 
 # -- maps ----------------------------------------------------------------------------------

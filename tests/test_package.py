@@ -1,6 +1,8 @@
 """The package as a whole: imports, names, documentation."""
 
+import importlib
 import inspect
+import pkgutil
 import subprocess
 import sys
 
@@ -21,27 +23,45 @@ IGNORED = {
 }
 
 
-def public_objects():
-    for name in sklearn_quam.__all__:
-        yield f"sklearn_quam.{name}"
-        for member, _ in inspect.getmembers(getattr(sklearn_quam, name), inspect.isfunction):
-            if not member.startswith("_") and not member.endswith("_request"):
-                yield f"sklearn_quam.{name}.{member}"
+MODULES = ["sklearn_quam"] + [
+    f"sklearn_quam.{info.name}"
+    for info in pkgutil.iter_modules(sklearn_quam.__path__)
+    if not info.name.startswith("_") and info.name not in ("base", "baselines", "quam")
+]
 
 
-@pytest.mark.parametrize("name", list(public_objects()))
-def test_docstrings_follow_numpydoc(name):
-    owner = getattr(sklearn_quam, name.split(".")[1])
-    member = getattr(owner, name.split(".")[2]) if name.count(".") == 2 else owner
-    if not inspect.getmodule(member).__name__.startswith("sklearn_quam"):
-        return
-    errors = [(code, text) for code, text in validate(name)["errors"] if code not in IGNORED]
+def public_names(module):
+    return [f"{module}.{name}" for name in importlib.import_module(module).__all__]
+
+
+def public_object(path):
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
+PUBLIC = [path for module in MODULES for path in public_names(module)]
+
+
+def public_methods():
+    for path in PUBLIC:
+        if inspect.isclass(public_object(path)):
+            for name, member in inspect.getmembers(public_object(path), callable):
+                ours = inspect.getmodule(member) is not None and inspect.getmodule(
+                    member
+                ).__name__.startswith("sklearn_quam")
+                if ours and not name.startswith("_") and not name.endswith("_request"):
+                    yield f"{path}.{name}"
+
+
+@pytest.mark.parametrize("path", [*PUBLIC, *public_methods()])
+def test_docstrings_follow_numpydoc(path):
+    errors = [(code, text) for code, text in validate(path)["errors"] if code not in IGNORED]
     assert not errors
 
 
-@pytest.mark.parametrize("name", sklearn_quam.__all__)
-def test_every_public_class_has_an_example(name):
-    assert ">>>" in getattr(sklearn_quam, name).__doc__
+@pytest.mark.parametrize("path", PUBLIC)
+def test_every_public_name_has_an_example(path):
+    assert ">>>" in public_object(path).__doc__
 
 
 def test_import_adds_nothing_heavy_to_what_scikit_learn_and_torch_import():
@@ -56,6 +76,8 @@ def test_import_adds_nothing_heavy_to_what_scikit_learn_and_torch_import():
     assert result.stdout.strip() == "[]"
 
 
-def test_public_names_exist_and_are_sorted():
-    assert sorted(sklearn_quam.__all__) == sklearn_quam.__all__
-    assert all(hasattr(sklearn_quam, name) for name in sklearn_quam.__all__)
+@pytest.mark.parametrize("module", MODULES)
+def test_public_names_exist_and_are_sorted(module):
+    names = importlib.import_module(module).__all__
+    assert sorted(names) == names
+    assert all(hasattr(importlib.import_module(module), name) for name in names)
