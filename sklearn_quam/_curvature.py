@@ -427,7 +427,7 @@ def add_kronecker_moments(
         with _Recorder(layers) as recorder, torch.enable_grad():
             scores, root = scores_and_root(module(inputs[rows]))
         outputs = [output for _, _, output in recorder.calls]
-        scaled = (root.mT @ scores[..., None])[..., 0]
+        scaled = (root.mT.to(scores.dtype) @ scores[..., None])[..., 0]
         by_score = [
             torch.autograd.grad(scaled[:, index].sum(), outputs, retain_graph=True)
             for index in range(scaled.shape[1])

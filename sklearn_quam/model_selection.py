@@ -3,15 +3,13 @@
 A scorer goes where scikit-learn takes ``scoring=``. The estimator may be one of the package, a
 pipeline that ends in one, or a search over either.
 
-A network that was passed fitted is not trained anew for each fold. If it was trained on all rows,
-it has seen those that it is scored on, and the scores are too good. Whether it was can only be
-told by what ``fit`` was told: it takes the network's training data. So scorers issue a
-`SeenDataWarning`, once for a network, as soon as it is scored on rows that another estimator with
-the same weights was fitted to, which is what happens in the second fold of a cross-validation.
-Rows are compared as the network gets them, within one process: a transformer that is fitted for
-each fold hides them, and each worker of ``n_jobs`` finds out by itself. Nothing is said about
-rows that never serve as training data: train the network without them, and score these only, with
-``cv=PredefinedSplit(...)``.
+A network that was passed fitted is not trained for each fold: scored on rows that it was trained
+on, it looks too good. What it was trained on is what ``fit`` is told. Scorers therefore issue a
+`SeenDataWarning`, once for a network, where it is scored on rows that another estimator of the same
+weights was fitted to, as in the second fold of a cross-validation. Rows are compared as the network
+gets them and within one process: a transformer that is fitted for each fold hides them, and every
+worker finds out by itself. Rows that never serve as training data raise no warning: train the
+network without them and score only these, with ``cv=PredefinedSplit(...)``.
 """
 
 from __future__ import annotations
@@ -24,23 +22,24 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import torch
 from sklearn.base import clone, is_classifier
-from sklearn.exceptions import NotFittedError, UndefinedMetricWarning
+from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.frozen import FrozenEstimator
 from sklearn.metrics import average_precision_score, roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.utils import check_consistent_length, check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions, validate_params
-from sklearn.utils.validation import _num_samples, check_is_fitted, column_or_1d
+from sklearn.utils.validation import _num_samples, column_or_1d
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from ._adapters import column_of_label, is_given, split_pipeline
+from ._adapters import _is_fitted, column_of_label, is_given, split_pipeline
 from ._rows import RowResults, from_tensor
 from .base import BaseUncertaintyEstimator
 from .baselines import ReferenceClassifier, ReferenceRegressor
@@ -66,6 +65,7 @@ __all__ = [
     "rejection_scorer",
 ]
 
+_checked = partial(validate_params, prefer_skip_nested_validation=False)
 _COMPONENT = [StrOptions({"aleatoric", "epistemic", "total"})]
 _ENTROPY = "entropy of the network"
 _DETECTION = {"auroc": roc_auc_score, "aupr": aupr, "fpr95": fpr_at_tpr}
@@ -76,8 +76,8 @@ _SEEN_TEXT = (
     "scores are too good. Hold rows out before you train the network and score those only, with "
     "cv=PredefinedSplit(...); or pass an unfitted estimator, which is trained for each fold."
 )
-# Networks whose rows are remembered, eight bytes a row.
-_MAX_NETWORKS = 8
+# Networks whose rows are remembered, with about a hundred bytes a row.
+_MAX_NETWORKS = 4
 
 
 class SeenDataWarning(UserWarning):
@@ -96,18 +96,19 @@ class SeenDataWarning(UserWarning):
 
 def _opened(estimator: Any) -> tuple[list[Any], Any]:
     """Return the transformers in front of a method, and the method."""
-    transformers, opened = [], None
-    while opened is not estimator:
-        opened = getattr(estimator, "best_estimator_", estimator)
-        before, estimator = split_pipeline(opened)
-        transformers += [] if before is None else [before]
+    if hasattr(estimator, "best_estimator_"):
+        return _opened(estimator.best_estimator_)
+    before, last = split_pipeline(estimator)
+    if last is not estimator:
+        transformers, method = _opened(last)
+        return ([] if before is None else [before]) + transformers, method
     if not hasattr(estimator, "predict_uncertainty"):
-        hint = " Fit the search first." if hasattr(estimator, "cv") else ""
+        hint = " Fit the search with refit=True first." if hasattr(estimator, "cv") else ""
         raise TypeError(
-            f"{type(estimator).__name__} has no predict_uncertainty; pass an estimator such as "
+            f"{type(estimator).__name__} has no predict_uncertainty: pass an estimator such as "
             f"QUAMClassifier, or a pipeline that ends in one.{hint}"
         )
-    return transformers, estimator
+    return [], estimator
 
 
 def _method_and_rows(estimator: Any, X: Any) -> tuple[Any, Any]:
@@ -129,11 +130,16 @@ def _labels(y: Any, like: Any) -> np.ndarray:
     return y
 
 
+def _values(y: Any, like: Any) -> np.ndarray:
+    """Return values as a matrix with a column for each output."""
+    y = np.asarray(from_tensor(y), dtype=float)
+    check_consistent_length(y, like)
+    return y.reshape(len(y), -1)
+
+
 def _squared_error(y: Any, prediction: np.ndarray) -> np.ndarray:
     """Return the squared error of each row, the mean over its outputs."""
-    y = np.asarray(from_tensor(y), dtype=float)
-    check_consistent_length(y, prediction)
-    return ((y.reshape(len(y), -1) - prediction.reshape(len(y), -1)) ** 2).mean(axis=1)
+    return ((_values(y, prediction) - _values(prediction, y)) ** 2).mean(axis=1)
 
 
 def _log_probabilities(y: Any, proba: np.ndarray, classes: np.ndarray) -> np.ndarray:
@@ -172,21 +178,9 @@ def _results_with_variance(method: Any, rows: Any) -> tuple[RowResults, np.ndarr
 # -- whether a given network has seen the rows ---------------------------------------------
 
 
-@dataclass
-class _RowsOfNetwork:
-    """Which rows estimators of a network were fitted to, and which others it was scored on."""
-
-    fitted: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
-    scored: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
-    warned: bool = False
-
-
-_rows_of_networks: OrderedDict[bytes, _RowsOfNetwork] = OrderedDict()
+# What estimators of a network were fitted to, by a digest of its weights; None: has been warned of.
+_rows_of_networks: OrderedDict[bytes, set[int] | None] = OrderedDict()
 _lock = threading.Lock()
-
-
-def _as_bytes(values: Tensor) -> np.ndarray:
-    return values.detach().cpu().contiguous().view(torch.uint8).numpy()
 
 
 def _digest(module: torch.nn.Module) -> bytes:
@@ -195,13 +189,12 @@ def _digest(module: torch.nn.Module) -> bytes:
     for name, value in module.state_dict().items():
         if isinstance(value, Tensor):
             digest.update(name.encode())
-            digest.update(_as_bytes(value.reshape(-1)).data)
+            digest.update(value.detach().cpu().numpy().tobytes())
     return digest.digest()
 
 
-def _row_digests(inputs: Tensor) -> np.ndarray:
-    rows = _as_bytes(inputs.reshape(len(inputs), -1))
-    return np.unique(np.fromiter((hash(row.tobytes()) for row in rows), np.int64, len(rows)))
+def _row_digests(inputs: Tensor) -> set[int]:
+    return {hash(row.tobytes()) for row in inputs.detach().cpu().numpy()}
 
 
 def _warn_if_seen(method: Any, rows: Any) -> None:
@@ -210,35 +203,30 @@ def _warn_if_seen(method: Any, rows: Any) -> None:
         return
     if not is_given(method.estimator) and getattr(method, "estimators", None) is None:
         return
-    scored = _row_digests(method._check_inputs(rows))
-    fitted, network = _row_digests(method._inputs), _digest(method._reference.module)
-    scored = np.setdiff1d(scored, fitted)  # to score the training data is a choice
+    scored, fitted = _row_digests(method._check_inputs(rows)), _row_digests(method._inputs)
+    network = _digest(method._reference.module)
     with _lock:
-        known = _rows_of_networks.setdefault(network, _RowsOfNetwork())
+        known = _rows_of_networks.setdefault(network, set())
         _rows_of_networks.move_to_end(network)
-        while len(_rows_of_networks) > _MAX_NETWORKS:
+        if len(_rows_of_networks) > _MAX_NETWORKS:
             _rows_of_networks.popitem(last=False)
-        if known.warned:
+        if known is None:
             return
-        known.warned = bool(np.isin(scored, known.fitted).any() | np.isin(fitted, known.scored).any())
-        known.fitted = np.union1d(known.fitted, fitted)
-        known.scored = np.union1d(known.scored, scored)
-    if known.warned:
+        # Whoever scores an estimator's own training data knows what that means.
+        is_seen = not known.isdisjoint(scored - fitted)
+        _rows_of_networks[network] = None if is_seen else known | fitted
+    if is_seen:
         warnings.warn(_SEEN_TEXT, SeenDataWarning, stacklevel=3)
 
 
 # -- scorers -------------------------------------------------------------------------------
 
 
-def _negative_fpr95(y_true: Any, y_score: Any) -> float:
-    return -fpr_at_tpr(y_true, y_score)
-
-
 _OOD_METRICS: dict[str, Callable[..., float]] = {
     "roc_auc": roc_auc_score,
     "average_precision": average_precision_score,
     "aupr": aupr,
-    "fpr95": _negative_fpr95,
+    "fpr95": lambda is_ood, uncertainty: -fpr_at_tpr(is_ood, uncertainty),
 }
 
 
@@ -260,10 +248,7 @@ class _OODScorer:
         return float(metric(is_ood, np.concatenate([known, strange])))
 
 
-@validate_params(
-    {"component": _COMPONENT, "metric": [StrOptions(set(_OOD_METRICS)), callable]},
-    prefer_skip_nested_validation=True,
-)
+@_checked({"component": _COMPONENT, "metric": [StrOptions(set(_OOD_METRICS)), callable]})
 def make_ood_scorer(
     X_ood: Any, *, component: str = "epistemic", metric: str | Callable[..., float] = "roc_auc"
 ) -> Callable[..., float]:
@@ -301,9 +286,8 @@ def make_ood_scorer(
     return _OODScorer(X_ood, component, metric)
 
 
-def misclassification_scorer(
-    estimator: Any, X: Any, y: Any, *, component: str = "total"
-) -> float:
+@_checked({"component": _COMPONENT})
+def misclassification_scorer(estimator: Any, X: Any, y: Any, *, component: str = "total") -> float:
     """Return how well the uncertainty tells mistakes from correct predictions (AUROC).
 
     Parameters
@@ -335,7 +319,11 @@ def misclassification_scorer(
     True
     """
     method, rows = _method_and_rows(estimator, X)
-    _need_classifier(method, "misclassification_scorer")
+    if not is_classifier(method):
+        raise TypeError(
+            f"misclassification_scorer is for classifiers, which {type(method).__name__} is not; "
+            "use rejection_scorer or log_score_scorer."
+        )
     _warn_if_seen(method, rows)
     prediction, uncertainty = method.predict(rows, return_uncertainty=True)
     is_mistake = prediction != _labels(y, prediction)
@@ -350,14 +338,7 @@ def misclassification_scorer(
     return float(roc_auc_score(is_mistake, getattr(uncertainty, component)))
 
 
-def _need_classifier(method: Any, caller: str) -> None:
-    if not is_classifier(method):
-        raise TypeError(
-            f"{caller} is for classifiers; {type(method).__name__} makes no plain mistakes. Use "
-            "rejection_scorer or log_score_scorer."
-        )
-
-
+@_checked({"component": _COMPONENT})
 def rejection_scorer(estimator: Any, X: Any, y: Any, *, component: str = "total") -> float:
     """Return how good predictions are when the uncertain ones are rejected.
 
@@ -434,9 +415,255 @@ def log_score_scorer(estimator: Any, X: Any, y: Any) -> float:
         log_proba = _log_probabilities(y, method.predict_proba(rows), method.classes_)
         return float(log_proba.mean())
     results, variance = _results_with_variance(method, rows)
-    return gaussian_log_score(_matrix(y), results.prediction, variance)
+    return gaussian_log_score(_values(y, variance), results.prediction, variance)
 
 
-def _matrix(y: Any) -> np.ndarray:
-    y = np.asarray(from_tensor(y))
-    return y.reshape(len(y), -1)
+# -- comparison ----------------------------------------------------------------------------
+
+
+class _Answers(NamedTuple):
+    """What a method says about some rows."""
+
+    method: Any
+    results: RowResults
+    variance: np.ndarray | None
+    seconds_per_point: float
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """The data and options that all methods of a comparison share."""
+
+    data: tuple[Any, Any, Any, Any]
+    ood_sets: dict[str, Any]
+    classification: bool
+    bootstrap: dict[str, Any]
+
+    def judge(self, name: str, estimator: Any, component: str) -> tuple[list[dict], Any]:
+        """Return a row for each task, and the estimator, fitted unless that failed."""
+        row: dict[str, Any] = {"method": name, "component": component, "error": ""}
+        tasks = [*self.ood_sets, *["misclassification"] * self.classification, "rejection"]
+        X_train, y_train, X_test, _ = self.data
+        try:
+            if estimator is None:
+                raise ValueError("No method was fitted, so there is no network to look at.")
+            if not _is_fitted(estimator):
+                start = time.perf_counter()
+                estimator = clone(estimator).fit(X_train, y_train)
+                row["fit_seconds"] = time.perf_counter() - start
+            answers = self._ask(estimator, X_test)
+        except Exception as error:  # the other methods go on
+            return [row | {"task": task, "error": _reason(error)} for task in tasks], estimator
+        rows = [row | {"task": task} for task in tasks]
+        for row in rows:
+            try:
+                for column, value in self._judge_task(row["task"], estimator, answers, component):
+                    row[column] = value
+            except Exception as error:
+                row["error"] = _reason(error)
+        return rows, estimator
+
+    def _ask(self, estimator: Any, X: Any) -> _Answers:
+        start, variance = time.perf_counter(), None
+        method, rows = _method_and_rows(estimator, X)
+        if is_classifier(method) != self.classification:
+            raise TypeError("Classifiers and regressors cannot be compared with each other.")
+        if self.classification:
+            results = method._results(rows)
+        else:
+            results, variance = _results_with_variance(method, rows)
+        seconds = time.perf_counter() - start
+        return _Answers(method, results, variance, seconds / len(results.prediction))
+
+    def _judge_task(
+        self, task: str, estimator: Any, answers: _Answers, component: str
+    ) -> Iterator[tuple[str, float]]:
+        """Yield columns and their values."""
+        uncertainty, y_test = getattr(answers.results.uncertainty, component), self.data[-1]
+        if task in self.ood_sets:
+            strange = self._ask(estimator, self.ood_sets[task])
+            yield "seconds_per_point", strange.seconds_per_point
+            is_ood = np.repeat([0, 1], [len(uncertainty), len(strange.results.prediction)])
+            other = getattr(strange.results.uncertainty, component)
+            yield from self._detection(is_ood, np.concatenate([uncertainty, other]))
+            return
+        yield "seconds_per_point", answers.seconds_per_point
+        method, prediction = answers.method, answers.results.prediction
+        if not self.classification:
+            y_test = _values(y_test, prediction)
+            loss = _squared_error(y_test, prediction)
+            yield from self._interval("risk_coverage_auc", risk_coverage_auc, loss, uncertainty)
+            gaussian = (y_test, prediction, answers.variance)
+            yield from self._interval("log_score", gaussian_log_score, *gaussian)
+            return
+        y_test = _labels(y_test, prediction)
+        is_correct = method._decide(prediction) == y_test
+        if task == "misclassification":
+            yield from self._detection(~is_correct, uncertainty)
+            return
+        rejection = (accuracy_rejection_auc, is_correct, uncertainty)
+        yield from self._interval("accuracy_rejection_auc", *rejection)
+        calibration = (expected_calibration_error, y_test, prediction)
+        yield from self._interval("ece", *calibration, labels=method.classes_)
+        log_proba = _log_probabilities(y_test, prediction, method.classes_)
+        yield from self._interval("log_score", np.mean, log_proba)
+
+    def _detection(self, y_true: Any, y_score: np.ndarray) -> Iterator[tuple[str, float]]:
+        for column, metric in _DETECTION.items():
+            if len(set(y_true.tolist())) == 1:
+                raise ValueError(f"{'All' if y_true[0] else 'No'} predictions are mistakes.")
+            yield from self._interval(column, metric, y_true, y_score, stratify=y_true)
+
+    def _interval(
+        self, column: str, metric: Callable[..., Any], *arrays: Any, **options: Any
+    ) -> Iterator[tuple[str, float]]:
+        found = bootstrap_interval(metric, *arrays, **self.bootstrap, **options)
+        yield from zip([column, f"{column}_low", f"{column}_high"], found, strict=True)
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _is_classifier(estimator: Any) -> bool:
+    return hasattr(estimator, "__sklearn_tags__") and is_classifier(estimator)
+
+
+def _named(estimators: Any) -> dict[str, Any]:
+    """Return estimators by name; those of a list are named after the class of their last step."""
+    if not estimators:
+        raise ValueError("estimators is empty: there is nothing to compare.")
+    if isinstance(estimators, dict):
+        return estimators
+    named: dict[str, Any] = {}
+    for estimator in estimators:
+        kind = type(split_pipeline(estimator)[1]).__name__
+        number = 1 + sum(name.split(" ")[0] == kind for name in named)
+        named[kind if number == 1 else f"{kind} {number}"] = estimator
+    return named
+
+
+def _entropy_of_network(estimator: Any) -> tuple[bytes, Any]:
+    """Return a digest of the network's weights, and the network alone as a method, or None."""
+    try:
+        transformers, method = _opened(estimator)
+    except TypeError:
+        return b"", None
+    network = getattr(method, "estimator_", getattr(method, "estimator", None))
+    if not is_given(network):
+        return b"", None
+    arguments = {name: getattr(method, name) for name in ("link", "device")}
+    if is_classifier(method):
+        reference: Any = ReferenceClassifier(network, **arguments)
+    else:
+        arguments["noise_variance"] = getattr(method, "noise_variance_", None)
+        reference = ReferenceRegressor(network, measure=method.measure, **arguments)
+    digest = _digest(method._reference.module) if hasattr(method, "_reference") else b""
+    return digest, make_pipeline(*map(FrozenEstimator, transformers), reference)
+
+
+@_checked(
+    {"estimators": [dict, list], "component": _COMPONENT, "random_state": ["random_state"]}
+    | {"n_resamples": [Interval(Integral, 1, None, closed="left")], "verbose": ["verbose"]}
+    | {"confidence": [Interval(Real, 0, 1, closed="neither")]}
+)
+def compare_uncertainty(
+    estimators: Any,
+    X_train: Any,
+    y_train: Any,
+    X_test: Any,
+    y_test: Any,
+    X_ood: Any = None,
+    *,
+    component: str = "epistemic",
+    n_resamples: int = 200,
+    confidence: float = 0.95,
+    random_state: Any = None,
+    verbose: int = 0,
+) -> pd.DataFrame:
+    """Compare how good the uncertainties of several methods are.
+
+    Every method is asked once about each data set. What goes wrong with one method or task is
+    told in its rows; the others go on.
+
+    Parameters
+    ----------
+    estimators : dict of str to estimator, or list of estimators
+        Methods of the package, or pipelines that end in one; all classifiers or all regressors.
+        Fitted ones are taken as they are, others are cloned and fitted.
+    X_train, y_train : array-likes of length n_train
+        Training data.
+    X_test, y_test : array-likes of length n_test
+        Held-out data of the same kind.
+    X_ood : array-like of length n_ood, or dict of str to array-like, default=None
+        Data of other kinds, which are to be told from X_test.
+    component : {"aleatoric", "epistemic", "total"}, default="epistemic"
+        Which uncertainty of the methods.
+    n_resamples : int, default=200
+        Bootstrap resamples of the intervals; the same for all methods.
+    confidence : float, default=0.95
+        Coverage of the intervals.
+    random_state : int, RandomState instance or None, default=None
+        Seeds the resampling.
+    verbose : int, default=0
+        Whether to show a progress bar.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row for each ``method`` and ``task``. Tasks "ood:name" ("ood" for a single array) and
+        "misclassification" (classifiers) have ``auroc``, ``aupr`` and ``fpr95``. The task
+        "rejection" has ``accuracy_rejection_auc`` and ``ece`` (classifiers) or
+        ``risk_coverage_auc`` of squared errors (regressors), and ``log_score``. Each comes with
+        ``_low`` and ``_high``, the ends of its interval; what does not apply is NaN. Further
+        columns: ``component``; ``seconds_per_point``, of the out-of-distribution or the test rows;
+        ``fit_seconds``, NaN for what was fitted before; ``error``, empty where all went well.
+        The last rows are the entropy of the network (its total uncertainty, without any method),
+        one for each network if there are several.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.neural_network import MLPClassifier
+    >>> from sklearn_quam import LaplaceClassifier
+    >>> from sklearn_quam.model_selection import compare_uncertainty
+    >>> X, y = load_iris(return_X_y=True)
+    >>> net = MLPClassifier(solver="lbfgs", alpha=1.0, random_state=0).fit(X[::2], y[::2])
+    >>> methods = {"Laplace": LaplaceClassifier(net, random_state=0)}
+    >>> data = (X[::2], y[::2], X[1::2], y[1::2], 5 * X[1::2])
+    >>> frame = compare_uncertainty(methods, *data, random_state=0)
+    >>> frame[["method", "task"]]
+                       method               task
+    0                 Laplace                ood
+    1                 Laplace  misclassification
+    2                 Laplace          rejection
+    3  entropy of the network                ood
+    4  entropy of the network  misclassification
+    5  entropy of the network          rejection
+    """
+    import pandas as pd
+
+    methods = _named(estimators)
+    bootstrap = {"n_resamples": n_resamples, "confidence": confidence}
+    # One seed for all: methods are compared on the same resamples.
+    bootstrap["random_state"] = check_random_state(random_state).randint(np.iinfo(np.int32).max)
+    sets = {f"ood:{name}": X for name, X in X_ood.items()} if isinstance(X_ood, dict) else {}
+    if not isinstance(X_ood, (dict, type(None))):
+        sets["ood"] = X_ood
+    classification = any(map(_is_classifier, methods.values()))
+    comparison = _Comparison((X_train, y_train, X_test, y_test), sets, classification, bootstrap)
+    rows: list[dict[str, Any]] = []
+    networks: dict[bytes, tuple[str, Any]] = {}
+    for name, estimator in tqdm(methods.items(), unit="method", disable=not verbose):
+        judged, estimator = comparison.judge(name, estimator, component)
+        digest, reference = _entropy_of_network(estimator)
+        networks.setdefault(digest, (name, reference))
+        rows += judged
+    if len(networks) > 1:
+        networks.pop(b"", None)
+    for number, (name, reference) in enumerate(networks.values()):
+        label = f"{_ENTROPY} of {name}" if number else _ENTROPY
+        rows += comparison.judge(label, reference, "total")[0]
+    ends = [f"{metric}{end}" for metric in _METRICS for end in ("", "_low", "_high")]
+    columns = ["method", "task", "component", *ends, "seconds_per_point", "fit_seconds", "error"]
+    return pd.DataFrame(rows, columns=columns)

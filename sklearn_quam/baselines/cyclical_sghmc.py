@@ -20,6 +20,9 @@ from .._regression import BaseUncertaintyRegressor
 from ._sampled_weights import SampledWeights, flatten, unflatten
 from ._stochastic_gradient import init, loss_scale, mean_gradient, update
 
+# A mean loss above this is no model of the data any more.
+_LARGEST_LOSS = 1e8
+
 
 class _CyclicalSGHMC(SampledWeights):
     """Fills in the hook: what the chains meet at the end of each cycle."""
@@ -80,11 +83,32 @@ class _CyclicalSGHMC(SampledWeights):
             )
             if step % self.n_steps in kept:
                 draws.append(state.position)
-        return unflatten(_finite_models(torch.cat(draws)), network.free.start)
+        kept_chains = self._converged_chains(network, training, draws[-1])
+        return unflatten(torch.stack(draws)[:, kept_chains].flatten(0, 1), network.free.start)
+
+    @torch.no_grad()
+    def _converged_chains(
+        self, network: FreeNetwork, training: TrainingSet, last: Tensor
+    ) -> Tensor:
+        """Return which chains did not diverge, by where they ended; say so where some did."""
+        rows = slice(0, self.batch_size)
+        losses = network.losses(unflatten(last, network.free.start), training, rows).mean(dim=1)
+        # Not a number is not below the bound either.
+        fine = losses < _LARGEST_LOSS
+        if not bool(fine.any()):
+            raise ValueError("All chains diverged. Lower learning_rate, or scale the data.")
+        if not bool(fine.all()):
+            warnings.warn(
+                f"{int((~fine).sum())} of {len(fine)} chains diverged and were left out. Lower "
+                "learning_rate, or scale the data.",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
+        return fine
 
     def _kept_steps(self) -> set[int]:
         """Return the steps of a cycle after which samples are taken, spread over its last part."""
-        noisy = self.n_steps - math.ceil(self.exploration * self.n_steps)
+        noisy = sum(step / self.n_steps >= self.exploration for step in range(self.n_steps))
         if self.samples_per_cycle > noisy:
             raise ValueError(
                 f"A cycle of n_steps={self.n_steps} has only {noisy} steps behind its exploration, "
@@ -94,21 +118,6 @@ class _CyclicalSGHMC(SampledWeights):
             self.n_steps - 1 - round(number * noisy / self.samples_per_cycle)
             for number in range(self.samples_per_cycle)
         }
-
-
-def _finite_models(models: Tensor) -> Tensor:
-    """Return the models that did not diverge; say so where some did."""
-    fine = torch.isfinite(models).all(dim=1)
-    if not bool(fine.any()):
-        raise ValueError("All chains diverged. Lower learning_rate, or scale the data.")
-    if not bool(fine.all()):
-        warnings.warn(
-            f"{int((~fine).sum())} of {len(fine)} samples diverged and were left out. Lower "
-            "learning_rate, or scale the data.",
-            ConvergenceWarning,
-            stacklevel=2,
-        )
-    return models[fine]
 
 
 class CyclicalSGHMCClassifier(_CyclicalSGHMC, BaseUncertaintyClassifier):

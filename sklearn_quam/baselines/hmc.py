@@ -158,7 +158,10 @@ class _HamiltonianMonteCarlo(SampledWeights):
         """Return R-hat and the effective sample size of the predictions of each row."""
         values = torch.cat(draws).unflatten(0, (self.n_chains, -1))
         r_hat = split_r_hat(values).amax(dim=-1)
-        size = chain_effective_sample_size(values).amin(dim=-1)
+        # The epistemic uncertainty is a mean of squared deviations, too, whose neighbours may
+        # resemble each other where those of the predictions do not.
+        squares = (values - values.mean(dim=(0, 1))) ** 2
+        size = chain_effective_sample_size(torch.cat([values, squares], dim=-1)).amin(dim=-1)
         return r_hat.cpu().double().numpy(), size.cpu().double().numpy()
 
 

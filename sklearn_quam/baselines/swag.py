@@ -95,9 +95,10 @@ class _SWAG(SampledWeights):
                 )
                 state = update(state, gradient, step_size=step_size, friction=1 - self.momentum)
             moments.add(state.position[0])
-        if not bool(torch.isfinite(moments.mean).all()):
+        models = moments.draw(self.n_samples, generator)
+        if not bool(torch.isfinite(models).all()):
             raise ValueError("The descent diverged. Lower learning_rate, or scale the data.")
-        return unflatten(moments.draw(self.n_samples, generator), network.free.start)
+        return unflatten(models, network.free.start)
 
 
 class SWAGClassifier(_SWAG, BaseUncertaintyClassifier):

@@ -1,0 +1,96 @@
+"""What the scripts share: options, results that an interrupted run goes on from, figures."""
+
+import argparse
+import json
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+from tqdm.auto import tqdm
+
+PACKAGES = ("sklearn_quam", "scikit-learn", "torch", "numpy", "skorch")
+RESULTS = Path(__file__).parents[1] / "results"
+
+
+def options(description, *, data=False, **defaults):
+    """Return the command line's options: --out, --data where it is needed, and others.
+
+    Options with a list as default take several values; True or False make a switch.
+    """
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for results and figure")
+    if data:
+        parser.add_argument("--data", type=Path, required=True, help="folder of the data sets")
+    for name, default in defaults.items():
+        flag = "--" + name.replace("_", "-")
+        if isinstance(default, bool):
+            parser.add_argument(flag, action="store_true", default=default)
+        elif isinstance(default, list):
+            parser.add_argument(flag, type=type(default[0]), nargs="+", default=default)
+        else:
+            parser.add_argument(flag, type=type(default), default=default)
+    return parser.parse_args()
+
+
+def run(path, settings, tasks):
+    """Run what has not been run yet and return all results.
+
+    Parameters
+    ----------
+    path : Path
+        A json file that holds the settings, the versions of the packages and the results. What it
+        holds already is not computed again, as long as the settings are the same.
+    settings : dict
+        Everything that the results depend on.
+    tasks : dict of str to callable
+        Each returns a result that json can store.
+
+    Returns
+    -------
+    dict
+        Results by the name of the task.
+    """
+    settings = json.loads(json.dumps(settings, default=_plain))
+    stored = json.loads(path.read_text()) if path.exists() else {}
+    results = stored.get("results", {}) if stored.get("settings") == settings else {}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for name, task in tqdm(tasks.items(), desc=path.stem):
+        if name in results:
+            continue
+        results[name] = task()
+        versions = {package: version(package) for package in PACKAGES}
+        content = {"settings": settings, "versions": versions, "results": results}
+        # Written aside first: an interruption must not leave half a file.
+        aside = path.with_suffix(".part")
+        aside.write_text(json.dumps(content, indent=1, default=_plain))
+        aside.replace(path)
+    return {name: results[name] for name in tasks}
+
+
+def _plain(value):
+    """Return numpy's numbers and arrays as plain ones."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} cannot be stored: {value!r}")
+
+
+def save_figure(figure, path):
+    """Write a figure for the documentation."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110, bbox_inches="tight")
+
+
+def table(rows, columns, formats=None):
+    """Return rows (dicts) as a plain text table."""
+    formats = formats or {}
+    texts = [[_text(row.get(c), formats.get(c, "{:.3f}")) for c in columns] for row in rows]
+    widths = [max(len(c), *(len(t[i]) for t in texts)) for i, c in enumerate(columns)]
+    lines = ["  ".join(c.ljust(w) for c, w in zip(columns, widths, strict=True))]
+    lines += ["  ".join(t.ljust(w) for t, w in zip(text, widths, strict=True)) for text in texts]
+    return "\n".join(lines)
+
+
+def _text(value, form):
+    if value is None:
+        return "-"
+    return form.format(value) if isinstance(value, float) else str(value)
