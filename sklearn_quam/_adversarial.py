@@ -14,7 +14,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
 from ._free_network import WeightChanging, draw_batches, probe_rows
-from ._likelihood import Gaussian, map_prediction
+from ._likelihood import expected_values, map_prediction
 from ._memory import memory_in_bytes
 from ._objective import Schedule, choose_targets
 from ._parameters import LoRA
@@ -314,5 +314,4 @@ class AdversarialSearch(WeightChanging):
 
 
 def _as_array(prediction: Any) -> np.ndarray:
-    values = prediction.mean if isinstance(prediction, Gaussian) else prediction.exp()
-    return values.cpu().double().numpy()
+    return expected_values(prediction).cpu().double().numpy()

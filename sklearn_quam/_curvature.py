@@ -39,6 +39,13 @@ class ScoreSpread(NamedTuple):
     basis: Tensor | None
     scale: Tensor
 
+    def of_rows(self, rows: slice) -> ScoreSpread:
+        """Return the deviations of some of the rows."""
+        basis = self.basis
+        if basis is not None and basis.ndim == 3:
+            basis = basis[rows]
+        return ScoreSpread(basis, self.scale[rows])
+
     def deviations(self, normal: Tensor) -> Tensor:
         """Return deviations (n_models, n_rows, n_scores).
 
@@ -52,11 +59,13 @@ class ScoreSpread(NamedTuple):
         Tensor of shape (n_models, n_rows, n_scores)
             Deviations.
         """
-        steps = normal[:, None] * self.scale
         if self.basis is None:
-            return steps
+            return normal[:, None] * self.scale
+        # The symmetric root: it does not depend on signs and order of the directions, nor on
+        # which ones are taken where several are equally wide.
         if self.basis.ndim == 2:
-            return steps @ self.basis.T
+            return ((normal @ self.basis)[:, None] * self.scale) @ self.basis.T
+        steps = torch.einsum("nkr,mk->mnr", self.basis, normal) * self.scale
         return torch.einsum("nkr,mnr->mnk", self.basis, steps)
 
     def variance(self) -> Tensor:
@@ -131,12 +140,13 @@ class KroneckerHead:
     fisher : Tensor of shape (n_scores, n_scores)
         Fisher information of the scores, times the sample weights, summed over the rows.
     weight : Tensor of shape (n_rows,) or None
-        Sample weights with mean one.
+        Sample weights.
     """
 
     def __init__(self, features: Tensor, fisher: Tensor, weight: Tensor | None) -> None:
         weighted = features if weight is None else features * weight[:, None]
-        self._inputs, self._input_basis = _eigen(weighted.T @ features / len(features))
+        total = len(features) if weight is None else float(weight.sum())
+        self._inputs, self._input_basis = _eigen(weighted.T @ features / (total or 1.0))
         self._outputs, self._output_basis = _eigen(fisher)
 
     @property
@@ -270,7 +280,7 @@ class KroneckerBlock:
         self._weight, self._bias = weight, bias
         self._inputs: Any = 0.0
         self._outputs: Any = 0.0
-        self._n_rows = 0.0
+        self._total = 0.0
 
     def add_moments(self, inputs: Tensor, gradients: Tensor, weight: Tensor) -> None:
         """Add training rows.
@@ -291,11 +301,11 @@ class KroneckerBlock:
         self._inputs = self._inputs + torch.einsum("nti,ntj->ij", weighted, inputs)
         moment = torch.einsum("nkta,nktb->ab", gradients, gradients)
         self._outputs = self._outputs + moment / inputs.shape[1]
-        self._n_rows += len(inputs)
+        self._total += float(weight.sum())
 
     def finish(self) -> None:
         """Decompose what was added."""
-        self._inputs, self._input_basis = _eigen(self._inputs / self._n_rows)
+        self._inputs, self._input_basis = _eigen(self._inputs / (self._total or 1.0))
         self._outputs, self._output_basis = _eigen(self._outputs)
 
     @property
@@ -344,6 +354,8 @@ class Blocks:
 def has_kronecker_factors(layer: nn.Module) -> bool:
     """Tell whether the curvature of a layer can be written as a Kronecker product here."""
     if isinstance(layer, (nn.Conv1d, nn.Conv2d)):
+        if type(layer) not in (nn.Conv1d, nn.Conv2d):
+            return False
         plain = layer.groups == 1 and layer.padding_mode == "zeros"
         return plain and not isinstance(layer.padding, str)
     return type(layer) is nn.Linear
@@ -422,19 +434,24 @@ def add_kronecker_moments(
         Fisher information.
     """
     layers = {name: module.get_submodule(name) for name in blocks}
+    dtype = accumulation_dtype(inputs.device)
     for start in range(0, len(inputs), _ROWS_AT_ONCE):
-        rows = slice(start, start + _ROWS_AT_ONCE)
+        part = inputs[start : start + _ROWS_AT_ONCE]
+        scale = weight[start : start + _ROWS_AT_ONCE].to(dtype)
+        if len(part) == 1:
+            # Run twice: modules that squeeze their output would lose the axis of a single row.
+            part, scale = part.repeat_interleave(2, dim=0), scale.repeat(2) / 2
         with _Recorder(layers) as recorder, torch.enable_grad():
-            scores, root = scores_and_root(module(inputs[rows]))
+            scores, root = scores_and_root(module(part))
         outputs = [output for _, _, output in recorder.calls]
         scaled = (root.mT.to(scores.dtype) @ scores[..., None])[..., 0]
         by_score = [
-            torch.autograd.grad(scaled[:, index].sum(), outputs, retain_graph=True)
+            torch.autograd.grad(
+                scaled[:, index].sum(), outputs, retain_graph=True, materialize_grads=True
+            )
             for index in range(scaled.shape[1])
         ]
         for name, inputs_, gradients in _by_layer(recorder, layers, by_score):
-            dtype = accumulation_dtype(inputs.device)
-            scale = weight[rows].to(dtype)
             root_scale = scale.sqrt()[:, None, None, None]
             blocks[name].add_moments(inputs_.to(dtype), gradients.to(dtype) * root_scale, scale)
 

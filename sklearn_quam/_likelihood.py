@@ -57,6 +57,22 @@ def map_prediction(function: Callable[..., Tensor], *predictions: Any) -> Any:
     return function(*predictions)
 
 
+def expected_values(prediction: Any) -> Tensor:
+    """Return what is expected to come true: probabilities of classes, or means.
+
+    Parameters
+    ----------
+    prediction : Tensor or Gaussian
+        Log-probabilities, or means and variances.
+
+    Returns
+    -------
+    Tensor of shape (..., n_outputs)
+        Probabilities or means.
+    """
+    return prediction.mean if isinstance(prediction, Gaussian) else prediction.exp()
+
+
 class InvalidOutputError(ValueError):
     """What a network returned does not fit its task, its classes or its link."""
 

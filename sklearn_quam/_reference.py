@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from ._adapters import Network, floating_dtype, read_network, split_pipeline
 from ._likelihood import (
     CategoricalLikelihood,
-    Gaussian,
     GaussianLikelihood,
     InvalidOutputError,
+    expected_values,
     infer_link,
     map_prediction,
 )
@@ -110,10 +110,11 @@ class ReferenceModel:
         except Exception as error:
             raise _failed(inputs, error) from error
         prediction = self.likelihood.prediction(output)
-        if len(_columns(prediction)) != len(rows):
+        n_rows = len(expected_values(prediction))
+        if n_rows != len(rows):
             raise InvalidOutputError(
-                f"The network returns {len(_columns(prediction))} rows for {len(rows)} samples. If "
-                "it is recurrent, construct it with batch_first=True."
+                f"The network returns {n_rows} rows for {len(rows)} samples. If it is recurrent, "
+                "construct it with batch_first=True."
             )
         return map_prediction(lambda part: part[: len(inputs)], prediction)
 
@@ -246,10 +247,6 @@ def _check_rows(reference: ReferenceModel, inputs: Tensor, output: Any) -> None:
         )
 
 
-def _columns(prediction: Any) -> Tensor:
-    return prediction.mean if isinstance(prediction, Gaussian) else prediction.exp()
-
-
 def _close(first: Any, second: Any) -> bool:
-    a, b = _columns(first), _columns(second)
+    a, b = expected_values(first), expected_values(second)
     return torch.allclose(a[-len(b) :], b, rtol=1e-3, atol=1e-4 * float(a.abs().max()))

@@ -101,7 +101,11 @@ class WholeNetwork:
                 [
                     part.clone()
                     for part in torch.autograd.grad(
-                        scores[:, index].sum(), list(values.values()), retain_graph=True
+                        scores[:, index].sum(),
+                        list(values.values()),
+                        retain_graph=True,
+                        # Zero where a parameter is not used.
+                        materialize_grads=True,
                     )
                 ]
                 for index in range(self.n_scores)

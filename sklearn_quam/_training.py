@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,12 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import Pipeline
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from ._adapters import check_kind, column_of_label, floating_dtype, is_skorch, split_pipeline
+
+# torch's random state belongs to all threads: of those that seed it, one trains at a time.
+_SEEDED = threading.RLock()
 
 
 def default_network(task: str) -> Any:
@@ -48,8 +53,10 @@ def untrained(estimator: Any) -> Any:
     if isinstance(estimator, FrozenEstimator):
         return untrained(estimator.estimator)
     if isinstance(estimator, Pipeline):
-        first = [(name, clone(step)) for name, step in estimator.steps[:-1]]
-        return Pipeline([*first, (estimator.steps[-1][0], untrained(estimator[-1]))])
+        last = untrained(estimator[-1])
+        duplicate = clone(estimator)
+        duplicate.steps[-1] = (estimator.steps[-1][0], last)
+        return duplicate
     if isinstance(estimator, nn.Module):
         raise TypeError(
             "A torch module does not say how it is trained, so that no further networks can be "
@@ -107,22 +114,32 @@ def train(
         estimator.set_params(**dict.fromkeys(unset, seed))
     if not is_skorch(final):
         return estimator.fit(X, y, **fit_params), None
-    X, target, classes = _skorch_data(final, X, y, task, probe=transformers is None)
-    with torch.random.fork_rng(enabled=seed is not None):
-        if seed is not None:
-            torch.manual_seed(seed)
-        if anew:
-            _draw_weights(split_pipeline(estimator)[1].module)
-        return estimator.fit(X, target, **fit_params), classes
+    with _SEEDED:
+        X, target, classes = _skorch_data(final, X, y, task, probe=transformers is None)
+        with torch.random.fork_rng(enabled=seed is not None):
+            if seed is not None:
+                torch.manual_seed(seed)
+            if anew:
+                _draw_weights(split_pipeline(estimator)[1].module)
+            return estimator.fit(X, target, **fit_params), classes
 
 
 def _draw_weights(module: Any) -> None:
     """Initialise a module again; a class is initialised by skorch itself."""
-    for part in module.modules() if isinstance(module, nn.Module) else ():
-        for name in ("reset_parameters", "_reset_parameters"):
-            if hasattr(part, name):
-                getattr(part, name)()
-                break
+    if not isinstance(module, nn.Module):
+        return
+    # Parts first: what contains them may initialise them in a way of its own.
+    for part in reversed(list(module.modules())):
+        reset = getattr(part, "reset_parameters", getattr(part, "_reset_parameters", None))
+        if reset is None:
+            continue
+        # A weight that is computed from others (weight normalisation) is drawn, then set.
+        computed = getattr(part, "parametrizations", {})
+        with parametrize.cached():
+            drawn = {name: getattr(part, name) for name in computed}
+            reset()
+        for name, value in drawn.items():
+            setattr(part, name, value.detach())
 
 
 def _skorch_data(

@@ -14,7 +14,6 @@ network without them and score only these, with ``cv=PredefinedSplit(...)``.
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import threading
 import time
@@ -168,7 +167,8 @@ class _SummaryWithVariance:
 
 def _results_with_variance(method: Any, rows: Any) -> tuple[RowResults, np.ndarray]:
     """Return what a regressor says about rows, and the total variance of each output."""
-    judge = copy.copy(method)
+    judge = object.__new__(type(method))
+    vars(judge).update(vars(method))  # copy.copy would leave out what is prepared for all rows
     judge._summarise = _SummaryWithVariance(method.setting)
     results = judge._results(rows)
     mean, variance = np.hsplit(results.prediction, 2)
@@ -631,7 +631,7 @@ def compare_uncertainty(
     >>> net = MLPClassifier(solver="lbfgs", alpha=1.0, random_state=0).fit(X[::2], y[::2])
     >>> methods = {"Laplace": LaplaceClassifier(net, random_state=0)}
     >>> data = (X[::2], y[::2], X[1::2], y[1::2], 5 * X[1::2])
-    >>> frame = compare_uncertainty(methods, *data, random_state=0)
+    >>> frame = compare_uncertainty(methods, *data, n_resamples=20, random_state=0)
     >>> frame[["method", "task"]]
                        method               task
     0                 Laplace                ood

@@ -6,9 +6,9 @@ from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
-from joblib import Parallel, delayed
 from sklearn import config_context
 from sklearn.utils._param_validation import Interval
+from sklearn.utils.parallel import Parallel, delayed
 from tqdm.auto import tqdm
 
 from .._adapters import is_given
@@ -63,16 +63,17 @@ class Ensemble(BaseUncertaintyEstimator):
         estimator = untrained(self._wrapped())
         # There is nothing to be routed to an estimator that was passed fitted.
         routing = {"enable_metadata_routing": False} if is_given(self.estimator) else {}
+        seeds = np.random.SeedSequence(self._seed).generate_state(self.n_estimators - 1) // 2
+        # The workers of scikit-learn's Parallel have the configuration that holds here.
         with config_context(**routing):
             routed = self._route(estimator, sample_weight, fit_params)
-        seeds = np.random.SeedSequence(self._seed).generate_state(self.n_estimators - 1) // 2
-        tasks = [
-            delayed(train)(
-                estimator, X, y, task=self._task, seed=int(seed), fit_params=routed, anew=True
-            )
-            for seed in seeds
-        ]
-        trained = Parallel(n_jobs=self.n_jobs, return_as="generator")(tasks)
+            tasks = [
+                delayed(train)(
+                    estimator, X, y, task=self._task, seed=int(seed), fit_params=routed, anew=True
+                )
+                for seed in seeds
+            ]
+            trained = Parallel(n_jobs=self.n_jobs, return_as="generator")(tasks)
         bar = tqdm(trained, total=len(tasks), unit="net", disable=not self.verbose, desc="Training")
         return [net for net, _ in bar]
 

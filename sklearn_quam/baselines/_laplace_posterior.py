@@ -7,6 +7,7 @@ first order otherwise (MacKay, 1992; Daxberger et al., 2021).
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from numbers import Integral, Real
 from typing import Any, ClassVar
@@ -30,10 +31,10 @@ from .._curvature import (
     has_kronecker_factors,
 )
 from .._estimate import accumulation_dtype
-from .._free_network import WeightChanging
+from .._free_network import WeightChanging, probe_rows
 from .._likelihood import CategoricalLikelihood
 from .._memory import memory_in_bytes
-from .._parameters import LoRA
+from .._parameters import LoRA, execution_order
 from .._reference import batches
 from .._scores import Head, WholeNetwork, find_head, fisher_root
 from ..base import gradients_allowed
@@ -135,11 +136,12 @@ class LaplacePosterior(WeightChanging):
         scores, features = head.scores_and_design(self._inputs[index])
         weight = self._weight_of(index)
         if self.structure == "diag":
-            diagonals = [
-                head.likelihood.fisher(scores[rows]).diagonal(dim1=1, dim2=2)
-                for rows in batches(scores[:, :, None].expand(-1, -1, head.n_scores))
-            ]
-            return DiagonalHead(features, torch.cat(diagonals) * weight[:, None])
+            diagonals = torch.empty_like(scores)
+            for rows in batches(scores[:, :, None].expand(-1, -1, head.n_scores)):
+                # Copied: views would keep the matrices of all rows alive.
+                fisher = head.likelihood.fisher(scores[rows])
+                diagonals[rows] = fisher.diagonal(dim1=1, dim2=2)
+            return DiagonalHead(features, diagonals * weight[:, None])
         if self.structure == "kron":
             total = torch.zeros((), dtype=scores.dtype, device=scores.device)
             for rows in batches(scores[:, :, None].expand(-1, -1, head.n_scores)):
@@ -171,10 +173,16 @@ class LaplacePosterior(WeightChanging):
             raise ValueError("Low-rank updates have no Kronecker factors: use 'diag' or 'full'.")
         by_layer: dict[str, KroneckerBlock] = {}
         module, left = self._reference.module, set(names)
+        # Only what goes through the layer itself is seen: not a weight that others use, too.
+        probe = probe_rows(self._inputs)
+        with torch.no_grad():
+            ran = set(execution_order(module, lambda: module(probe)))
+        holders = Counter(id(p) for part in module.modules() for p in part.parameters(False))
         for layer, part in module.named_modules():
             own = {name: f"{layer}.{name}" if layer else name for name in ("weight", "bias")}
             free = {name: full if full in left else None for name, full in own.items()}
-            if has_kronecker_factors(part) and any(free.values()):
+            alone = all(holders[id(p)] == 1 for p in part.parameters(False))
+            if layer in ran and alone and has_kronecker_factors(part) and any(free.values()):
                 by_layer[layer] = KroneckerBlock(free["weight"], free["bias"])
                 left -= set(free.values())
         rest = [DiagonalBlock([name for name in names if name in left])] if left else []
@@ -213,6 +221,8 @@ class LaplacePosterior(WeightChanging):
     def _best_of_grid(self) -> float:
         """Return the prior precision with the best log score on held-out training rows."""
         generator = torch.Generator().manual_seed(self._seed)
+        if len(self._inputs) < 2:
+            raise ValueError("prior_precision='grid' needs at least two training rows.")
         order = torch.randperm(len(self._inputs), generator=generator)
         n_out = max(1, round(_HELD_OUT * len(order)))
         self._curvature = self._measure_curvature(order[n_out:])
@@ -254,11 +264,13 @@ class LaplacePosterior(WeightChanging):
         view = self._view()
         scores, design = view.scores_and_design(inputs)
         spread = self._curvature.spread(design, precision)
-        for models in self._groups(self.n_samples, 8 * 8 * scores.numel()):
+        for models in self._groups(len(self._normal), 8 * 8 * scores.numel()):
             deviations = spread.deviations(self._normal[models].to(scores))
             posterior.update(view.likelihood.prediction(scores + deviations))
         if self.predictive == "probit":
-            posterior.add_average(_probit(scores, spread))
+            matrices = scores[:, :, None].expand(-1, -1, scores.shape[1])
+            parts = [_probit(scores[rows], spread.of_rows(rows)) for rows in batches(matrices)]
+            posterior.add_average(torch.cat(parts))
 
     @gradients_allowed()
     def score_distribution(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -299,16 +311,15 @@ def _normal_numbers(n_models: int, n_scores: int, seed: int) -> Tensor:
 
 def _probit(scores: Tensor, spread: ScoreSpread) -> Tensor:
     """Return log-probabilities averaged over Gaussian scores, by MacKay's approximation."""
-    if scores.shape[1] > 2:
-        return torch.log_softmax(scores / _widening(spread.variance()), dim=1)
     if scores.shape[1] == 1:
-        logit, variance = scores, spread.variance()
-    else:
-        covariance = spread.covariance()
-        contrast = torch.tensor([-1.0, 1.0]).to(scores)
-        logit = (scores @ contrast)[:, None]
-        variance = (contrast @ covariance @ contrast)[:, None]
-    return CategoricalLikelihood("binary_logit").prediction(logit / _widening(variance))
+        logit = scores / _widening(spread.variance())
+        return CategoricalLikelihood("binary_logit").prediction(logit)
+    # By the differences of scores: what moves all of them alike changes no probability.
+    covariance = spread.covariance()
+    variance = covariance.diagonal(dim1=1, dim2=2)
+    of_difference = variance[:, :, None] + variance[:, None] - 2 * covariance
+    difference = (scores[:, None] - scores[:, :, None]) / _widening(of_difference.clamp(min=0))
+    return torch.log_softmax(-torch.logsumexp(difference, dim=2), dim=1)
 
 
 def _widening(variance: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from tqdm.auto import tqdm
 from .._classification import BaseUncertaintyClassifier
 from .._estimate import accumulation_dtype, chain_effective_sample_size, split_r_hat
 from .._free_network import Free, FreeNetwork, TrainingSet
-from .._likelihood import Gaussian
+from .._likelihood import expected_values
 from .._parameters import LoRA
 from .._regression import BaseUncertaintyRegressor
 from ._hamiltonian import HMCState, Potential, StepSize, first_step_size, init, update
@@ -167,7 +167,7 @@ class _HamiltonianMonteCarlo(SampledWeights):
 
 def _values(prediction: Any) -> Tensor:
     """Return probabilities or means, in a type in which their variances can be trusted."""
-    values = prediction.mean if isinstance(prediction, Gaussian) else prediction.exp()
+    values = expected_values(prediction)
     return values.to(accumulation_dtype(values.device))
 
 

@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from .._cache import SplitModule, split_module
 from .._classification import BaseUncertaintyClassifier
 from .._free_network import probe_rows
-from .._likelihood import map_prediction
+from .._likelihood import expected_values, map_prediction
 from .._parameters import execution_order, last_layers
 from .._reference import rows_at_once
 from .._regression import BaseUncertaintyRegressor
@@ -62,13 +62,17 @@ class _SharedMasks(TorchFunctionMode):
         Decides the masks, together with the numbers of the model and of the call.
     rate : float or None
         Dropout rate; None takes what each layer has.
+    axes : sequence of int or None
+        Where each call has its rows; None to find out what is dropped only.
     """
 
-    def __init__(self, models: range, n_rows: int, seed: int, rate: float | None) -> None:
+    def __init__(
+        self, models: range, n_rows: int, seed: int, rate: float | None, axes: Any = None
+    ) -> None:
         super().__init__()
         self._models, self._n_rows = models, n_rows
-        self._seed, self._rate = seed, rate
-        self.n_calls = 0
+        self._seed, self._rate, self._axes = seed, rate, axes
+        self.shapes: list[tuple[int, ...]] = []
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
@@ -76,17 +80,13 @@ class _SharedMasks(TorchFunctionMode):
         if func not in _DROPOUTS:
             return func(*args, **(kwargs or {}))
         values, rate = _read_arguments(*args, **(kwargs or {}))
-        self.n_calls += 1
+        self.shapes.append(tuple(values.shape))
+        if self._axes is None:
+            return values
         return self._drop(values, rate if self._rate is None else self._rate, *_DROPOUTS[func])
 
     def _drop(self, values: Tensor, rate: float, channels: bool, keeps_moments: bool) -> Tensor:
-        stacked = len(self._models) * self._n_rows
-        axis = next((i for i, size in enumerate(values.shape) if size == stacked), 0)
-        if values.shape[axis] % stacked:
-            raise ValueError(
-                f"Dropout is applied to a tensor of shape {tuple(values.shape)}, none of whose "
-                f"axes holds the {stacked} rows of the batch."
-            )
+        axis = self._axes[len(self.shapes) - 1]
         rows_first = values.movedim(axis, 0)
         grouped = rows_first.unflatten(0, (len(self._models), self._n_rows, -1))
         shape = list(grouped.shape[2:])
@@ -105,7 +105,7 @@ class _SharedMasks(TorchFunctionMode):
 
     def _mask(self, model: int, shape: list[int], rate: float) -> Tensor:
         """Return which units a model keeps, whichever models and rows run beside it."""
-        seed = np.random.SeedSequence([self._seed, model, self.n_calls]).generate_state(1)
+        seed = np.random.SeedSequence([self._seed, model, len(self.shapes)]).generate_state(1)
         generator = torch.Generator().manual_seed(int(seed[0]))
         return torch.rand(shape, generator=generator) >= rate
 
@@ -122,9 +122,12 @@ def _read_arguments(
 class _DropInputs:
     """A hook that drops inputs of the layer it is put in front of."""
 
-    def __call__(self, _: nn.Module, inputs: tuple) -> tuple:
+    def __call__(self, _: nn.Module, inputs: tuple, named: dict[str, Any]) -> tuple:
         # Not in training: it does nothing unless masks are being drawn.
-        return (functional.dropout(inputs[0], training=False), *inputs[1:])
+        if inputs:
+            return (functional.dropout(inputs[0], training=False), *inputs[1:]), named
+        first = next(iter(named))
+        return inputs, {**named, first: functional.dropout(named[first], training=False)}
 
 
 class _MCDropout(BaseUncertaintyEstimator):
@@ -144,10 +147,7 @@ class _MCDropout(BaseUncertaintyEstimator):
         self._hooked: str | None = None
         probe = probe_rows(self._inputs)
         module = self._reference.module
-        masks = _SharedMasks(range(1), len(probe), self._seed, self.p)
-        with torch.no_grad(), masks:
-            module(probe)
-        if not masks.n_calls:
+        if not self._shapes(module, probe):
             if self.p is None and self.estimator is not None:
                 raise ValueError(
                     "The network has no dropout layers (those inside attention and recurrent "
@@ -158,6 +158,46 @@ class _MCDropout(BaseUncertaintyEstimator):
                 order = execution_order(module, lambda: module(probe))
             (self._hooked,) = last_layers(module, 1, order)
         self._split = self._cut()
+        self._axes = self._find_axes()
+        self._check_rows(probe)
+
+    def _shapes(self, module: nn.Module, *rows: Tensor) -> list[tuple[int, ...]]:
+        """Return the shapes of what is dropped."""
+        masks = _SharedMasks(range(1), len(rows[0]), self._seed, self.p)
+        with torch.no_grad(), masks:
+            module(*rows)
+        return masks.shapes
+
+    def _find_axes(self) -> list[int]:
+        """Return the axis of the rows for each call of dropout: that which depends on them."""
+        probe = probe_rows(self._inputs)
+        shapes = (
+            self._shapes(self._split.rest, *self._split.at_cut(rows))
+            for rows in (probe, probe[:-1])
+        )
+        axes = []
+        for shape, fewer in zip(*shapes, strict=True):
+            pairs = enumerate(zip(shape, fewer, strict=True))
+            changed = [i for i, (a, b) in pairs if a * (len(probe) - 1) == b * len(probe)]
+            if len(changed) != 1:
+                raise ValueError(
+                    f"Dropout is applied to a tensor of shape {shape}, none of whose axes holds "
+                    f"the {len(probe)} rows of the batch."
+                )
+            axes += changed
+        return axes
+
+    def _check_rows(self, probe: Tensor) -> None:
+        """Refuse a network that mixes rows with others on one axis before it drops."""
+        all_rows, fewer = (
+            expected_values(self._predict(self._split.at_cut(rows), range(2)))
+            for rows in (probe, probe[:2])
+        )
+        if not torch.allclose(all_rows[:, :2], fewer, rtol=1e-3, atol=1e-4):
+            raise ValueError(
+                "With dropout, the answer for a row depends on the other rows: the network drops "
+                "from a tensor that has rows and something else on one axis."
+            )
 
     def _cut(self) -> SplitModule:
         """Return the network, cut before its first dropout."""
@@ -166,7 +206,7 @@ class _MCDropout(BaseUncertaintyEstimator):
         if self._hooked is not None:
             module = copy.deepcopy(module)
             hooked = module.get_submodule(self._hooked)
-            hooked.register_forward_pre_hook(_DropInputs())
+            hooked.register_forward_pre_hook(_DropInputs(), with_kwargs=True)
 
         def drops(node: fx.Node, part: nn.Module | None) -> bool:
             if part is None:
@@ -175,7 +215,12 @@ class _MCDropout(BaseUncertaintyEstimator):
                 isinstance(m, nn.modules.dropout._DropoutNd) or m is hooked for m in part.modules()
             )
 
-        return split_module(module, (), probe_rows(self._inputs), drops)
+        probe = probe_rows(self._inputs)
+        split = split_module(module, (), probe, drops)
+        # Tracing loses hooks of the whole module, and does not look into some functions.
+        if len(self._shapes(split.rest, *split.at_cut(probe))) < len(self._shapes(module, probe)):
+            return SplitModule(None, module, cached=False)
+        return split
 
     def _sample_models(
         self,
@@ -199,7 +244,7 @@ class _MCDropout(BaseUncertaintyEstimator):
         # A single row is run twice: modules that squeeze their output would lose its axis.
         doubled = tuple(part.repeat_interleave(2, dim=0) if n_rows == 1 else part for part in rows)
         stacked = [part.repeat(len(models), *[1] * (part.ndim - 1)) for part in doubled]
-        with _SharedMasks(models, len(doubled[0]), self._seed, self.p_):
+        with _SharedMasks(models, len(doubled[0]), self._seed, self.p_, self._axes):
             output = self._split.rest(*stacked)
         prediction = self._reference.likelihood.prediction(output)
         return map_prediction(
@@ -226,8 +271,8 @@ class MCDropoutClassifier(_MCDropout, BaseUncertaintyClassifier):
         Thinned networks to average over. They are the same for all rows.
     p : float, default=None
         Dropout rate. None takes the network's own dropout layers as they are; a number replaces
-        their rates, or puts dropout before the last layer of a network that has none (of a network
-        that is trained here, with a rate of 0.1 unless another is given).
+        their rates, or puts dropout before the last layer of a network that has none (before that
+        of the small network that is trained if ``estimator`` is None, in any case: at 0.1).
     setting : {"given", "expected"}, default="given"
         "given" judges the given network, "expected" the average of all plausible models, which then
         also predicts. It may be changed after ``fit``: both use the same models.
@@ -320,8 +365,8 @@ class MCDropoutRegressor(_MCDropout, BaseUncertaintyRegressor):
         Thinned networks to average over. They are the same for all rows.
     p : float, default=None
         Dropout rate. None takes the network's own dropout layers as they are; a number replaces
-        their rates, or puts dropout before the last layer of a network that has none (of a network
-        that is trained here, with a rate of 0.1 unless another is given).
+        their rates, or puts dropout before the last layer of a network that has none (before that
+        of the small network that is trained if ``estimator`` is None, in any case: at 0.1).
     setting : {"given", "expected"}, default="given"
         "given" judges the given network, "expected" the average of all plausible models, which then
         also predicts. It may be changed after ``fit``: both use the same models.
