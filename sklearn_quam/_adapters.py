@@ -110,12 +110,12 @@ def is_given(estimator: Any) -> bool:
         last = last.estimator if isinstance(last, FrozenEstimator) else last[-1]
     if frozen and isinstance(estimator, Pipeline):
         transformers = split_pipeline(estimator)[0]
-        if transformers is not None and not all(_is_fitted(step) for _, step in transformers.steps):
+        if transformers is not None and not all(is_fitted(step) for _, step in transformers.steps):
             return False
-    return isinstance(last, nn.Module) or _is_fitted(last)
+    return isinstance(last, nn.Module) or is_fitted(last)
 
 
-def _is_fitted(estimator: Any) -> bool:
+def is_fitted(estimator: Any) -> bool:
     if estimator is None or isinstance(estimator, str):  # a step may be "passthrough"
         return estimator is not None
     try:

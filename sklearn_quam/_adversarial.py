@@ -137,6 +137,8 @@ class AdversarialSearch(WeightChanging):
     def _for_thread(self) -> Any:
         problem, size = self._prepare()
         duplicate = super()._for_thread()
+        # Made again, it would be traced, which disturbs other threads.
+        duplicate._free_network_ = self._network()
         duplicate._prepared = replace(problem, executor=problem.executor.for_thread()), size
         return duplicate
 

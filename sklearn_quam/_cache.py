@@ -6,6 +6,9 @@ what comes before is computed once for each row, what comes after is run for eac
 
 from __future__ import annotations
 
+import hashlib
+import threading
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +17,73 @@ import torch
 from torch import Tensor, fx, nn
 
 Rows = tuple[Tensor, ...]
+
+# Values at the cut that are remembered, also for other estimators of the same network: a grid
+# search would compute them for every candidate.
+_MAX_BYTES_REMEMBERED = 2**27
+
+
+class _Memory:
+    """What was computed last, as far as it fits; shared by all threads."""
+
+    def __init__(self) -> None:
+        self._values: OrderedDict[bytes, Rows] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def find(self, key: bytes) -> Rows | None:
+        with self._lock:
+            if key in self._values:
+                self._values.move_to_end(key)
+            found = self._values.get(key)
+        # Copies go in and out: whoever gets them may write into them.
+        return None if found is None else _copies(found)
+
+    def keep(self, key: bytes, rows: Rows) -> None:
+        size = _size(rows)
+        with self._lock:
+            if key in self._values or size > _MAX_BYTES_REMEMBERED:
+                return
+            self._values[key] = _copies(rows)
+            self._bytes += size
+            while self._bytes > _MAX_BYTES_REMEMBERED:
+                self._bytes -= _size(self._values.popitem(last=False)[1])
+
+
+def _copies(rows: Rows) -> Rows:
+    return tuple(part.clone() for part in rows)
+
+
+def _size(rows: Rows) -> int:
+    return sum(part.numel() * part.element_size() for part in rows)
+
+
+_remembered = _Memory()
+
+
+def module_digest(module: nn.Module) -> bytes:
+    """Return a digest of a module's weights: copies of a network have the same.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        The network.
+
+    Returns
+    -------
+    bytes
+        The digest.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    for name, value in (*module.named_parameters(), *module.named_buffers()):
+        digest.update(name.encode())
+        digest.update(_bytes_of(value))
+    return digest.digest()
+
+
+def _bytes_of(tensor: Tensor) -> bytes:
+    described = f"{tensor.dtype}{tuple(tensor.shape)}".encode()
+    return described + tensor.detach().cpu().numpy().tobytes()
 
 
 @dataclass(frozen=True)
@@ -28,20 +98,33 @@ class SplitModule:
         From the values at the cut to the output; its parameters keep their names.
     cached : bool
         Whether the module could be traced, so that nothing is computed twice.
+    digest : bytes
+        What is the same for the same frozen part only; empty for one that may not be remembered.
     """
 
     frozen: nn.Module | None
     rest: nn.Module
     cached: bool
+    digest: bytes = b""
 
     def at_cut(self, inputs: Tensor) -> Rows:
         """Return the values at the cut, each with a row for each row of the input."""
         if self.frozen is None:
             return (inputs,)
+        # On an accelerator, to look the rows up would take longer than to run them again.
+        key = b""
+        if self.digest and inputs.device.type == "cpu":
+            key = self.digest + hashlib.blake2b(_bytes_of(inputs), digest_size=16).digest()
+            found = _remembered.find(key)
+            if found is not None:
+                return found
         # A single row is run twice: modules that squeeze their values would lose its axis.
         rows = inputs.repeat_interleave(2, dim=0) if len(inputs) == 1 else inputs
         with torch.no_grad():
-            return tuple(value[: len(inputs)] for value in self.frozen(rows))
+            values = tuple(value[: len(inputs)] for value in self.frozen(rows))
+        if key:
+            _remembered.keep(key, values)
+        return values
 
 
 class _Tracer(fx.Tracer):
@@ -139,11 +222,10 @@ def _split_graph(
         late.update(awkward)
     if all(node.op == "placeholder" for node in cut):
         return SplitModule(None, module, cached=True)
-    return SplitModule(
-        _build(module, graph, set(graph.nodes) - searching, {}, axes),
-        _build(module, graph, late | constant, axes, None),
-        cached=True,
-    )
+    frozen = _build(module, graph, set(graph.nodes) - searching, {}, axes)
+    rest = _build(module, graph, late | constant, axes, None)
+    described = frozen.code + "".join(map(repr, frozen.children()))
+    return SplitModule(frozen, rest, cached=True, digest=module_digest(frozen) + described.encode())
 
 
 def _run(module: nn.Module, graph: fx.Graph, probe: Tensor) -> dict[fx.Node, Any]:

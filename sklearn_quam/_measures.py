@@ -357,6 +357,10 @@ class CategoricalPosterior(_Posterior):
             return torch.logsumexp(averages, dim=0) - math.log(len(averages))
         return self._means.mean("proba").log()
 
+    def variance(self, setting: str) -> np.ndarray:  # noqa: ARG002
+        """Return an array without columns: classes have no variance."""
+        return np.empty((len(self._given), 0))
+
     def uncertainty(self, setting: str) -> Uncertainty:
         """Return the measures of a setting."""
         if setting == "given":
@@ -448,6 +452,13 @@ class GaussianPosterior(_Posterior):
         shift = self._means.mean("shift")
         between = (self._means.mean("squared_shift") - shift**2).clamp(min=0)
         return Gaussian(self._given.mean + shift, self._means.mean("variance") + between)
+
+    def variance(self, setting: str) -> np.ndarray:
+        """Return the total variance of each output, (n_rows, n_outputs)."""
+        variance = self.prediction(setting).variance
+        if setting == "given":
+            variance = variance + self._means.mean("squared_shift")
+        return _to_numpy(variance)
 
     def uncertainty(self, setting: str) -> Uncertainty:
         """Return the measures of a setting."""

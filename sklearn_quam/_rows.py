@@ -25,20 +25,24 @@ class RowResults(NamedTuple):
         The measures.
     diagnostics : Diagnostics
         How they came about.
+    variance : ndarray of shape (n_samples, n_outputs)
+        Total variance of each output of a regressor; a classifier has none, and no columns.
     """
 
     prediction: np.ndarray
     uncertainty: Uncertainty
     diagnostics: Diagnostics
+    variance: np.ndarray
 
 
 def join(parts: list[RowResults]) -> RowResults:
     """Return the results of consecutive rows as one."""
-    prediction, uncertainty, diagnostics = zip(*parts, strict=True)
+    prediction, uncertainty, diagnostics, variance = zip(*parts, strict=True)
     return RowResults(
         np.concatenate(prediction),
         Uncertainty(*map(np.concatenate, zip(*uncertainty, strict=True))),
         Diagnostics(*map(np.concatenate, zip(*diagnostics, strict=True))),
+        np.concatenate(variance),
     )
 
 

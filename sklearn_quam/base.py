@@ -323,6 +323,7 @@ class BaseUncertaintyEstimator(BaseEstimator):
             prediction_array(posterior.prediction(self.setting)),
             posterior.uncertainty(self.setting),
             Diagnostics(**columns),
+            posterior.variance(self.setting),
         )
 
     def _predict_outputs(self, X: Any) -> np.ndarray:

@@ -99,14 +99,7 @@ def test_the_grid_is_the_same_for_exact_structures_with_sample_weights(parameter
     options = {"prior_precision": "grid", "noise_variance": 1.0, "parameters": parameters}
     for seed in range(4):
         full, kron = (
-            regressor(
-                module,
-                s,
-                prior_precision="grid",
-                noise_variance=1.0,
-                parameters=parameters,
-                random_state=seed,
-            ).fit(X64, y, sample_weight=weight)
+            regressor(module, s, random_state=seed, **options).fit(X64, y, sample_weight=weight)
             for s in ("full", "kron")
         )
         index = torch.arange(3, 60)

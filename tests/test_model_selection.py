@@ -37,7 +37,7 @@ from sklearn_quam import (
     ReferenceClassifier,
     ReferenceRegressor,
     Uncertainty,
-    model_selection,
+    _seen,
 )
 from sklearn_quam.metrics import (
     accuracy_rejection_auc,
@@ -78,7 +78,7 @@ SCORERS = {
 @pytest.fixture(autouse=True)
 def nothing_seen():
     """Forget the rows of networks: tests share some."""
-    model_selection._rows_of_networks.clear()
+    _seen._rows_of_networks.clear()
 
 
 class CountingMLP(MLPClassifier):
@@ -540,11 +540,11 @@ def test_a_copy_of_the_network_is_the_same_network():
 
 
 def test_only_a_few_networks_are_remembered():
-    for seed in range(model_selection._MAX_NETWORKS + 2):
+    for seed in range(_seen._MAX_NETWORKS + 2):
         torch.manual_seed(seed)
         est = ReferenceClassifier(dense().double()).fit(X64[TRAIN], NOISY[TRAIN])
         rejection_scorer(est, X64[TEST], NOISY[TEST])
-    assert len(model_selection._rows_of_networks) == model_selection._MAX_NETWORKS
+    assert len(_seen._rows_of_networks) == _seen._MAX_NETWORKS
 
 
 # Comparison.

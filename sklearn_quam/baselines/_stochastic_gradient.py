@@ -10,7 +10,10 @@ from torch import Tensor
 
 from .._free_network import FreeNetwork, TrainingSet
 from .._likelihood import GaussianLikelihood
-from ._sampled_weights import unflatten
+from ._sampled_weights import flatten, unflatten
+
+_CURVATURE_ROWS = 512
+_POWER_ITERATIONS = 10
 
 
 class SGHMCState(NamedTuple):
@@ -132,3 +135,44 @@ def loss_scale(network: FreeNetwork) -> float:
     if isinstance(likelihood, GaussianLikelihood) and likelihood.noise_variance is not None:
         return float(likelihood.noise_variance.mean())
     return 1.0
+
+
+def stable_step_size(
+    network: FreeNetwork, training: TrainingSet, wanted: float, seed: int
+) -> float:
+    """Return the wanted step size, or a smaller one where it would diverge at once.
+
+    Steps that are longer than about twice the inverse of the largest curvature of the loss move
+    away from a minimum. That curvature is found by a few power iterations, with differences of
+    gradients for products with the Hessian.
+
+    Parameters
+    ----------
+    network : FreeNetwork
+        The network as a function of its free parameters.
+    training : TrainingSet
+        The training data.
+    wanted : float
+        Step size for the gradient of the mean loss.
+    seed : int
+        Decides the first direction.
+
+    Returns
+    -------
+    float
+        At most the inverse of the largest curvature.
+    """
+    given = flatten({name: value[None] for name, value in network.free.start.items()})
+    rows = torch.arange(min(len(training.target), _CURVATURE_ROWS), device=given.device)
+    generator = torch.Generator().manual_seed(seed)
+    direction = torch.randn(given.shape, generator=generator).to(given)
+    distance = 1e-3 * max(1.0, float(given.norm()))
+    curvature = 0.0
+    for _ in range(_POWER_ITERATIONS):
+        direction = direction / direction.norm().clamp(min=torch.finfo(given.dtype).tiny)
+        pair = torch.cat([given + distance * direction, given - distance * direction])
+        ahead, behind = mean_gradient(network, training, pair, rows, 0.0)
+        product = ((ahead - behind) / (2 * distance))[None]
+        curvature = float(product.norm())
+        direction = product
+    return wanted if not curvature > 1 / wanted else 1 / curvature

@@ -18,7 +18,7 @@ from .._free_network import Free, FreeNetwork, TrainingSet, draw_batches
 from .._parameters import LoRA
 from .._regression import BaseUncertaintyRegressor
 from ._sampled_weights import SampledWeights, flatten, unflatten
-from ._stochastic_gradient import init, loss_scale, mean_gradient, update
+from ._stochastic_gradient import init, loss_scale, mean_gradient, stable_step_size, update
 
 # A mean loss above this is no model of the data any more.
 _LARGEST_LOSS = 1e8
@@ -62,7 +62,9 @@ class _CyclicalSGHMC(SampledWeights):
             {k: v.expand(self.n_chains, *v.shape) for k, v in network.free.start.items()}
         )
         state, kept, draws = init(start), self._kept_steps(), []
-        scale = loss_scale(network)
+        largest = stable_step_size(
+            network, training, loss_scale(network) * self.learning_rate, self._seed
+        )
         for step in trange(
             len(batches), unit="step", disable=not self.verbose, desc="Cyclical SG-HMC"
         ):
@@ -77,7 +79,7 @@ class _CyclicalSGHMC(SampledWeights):
                 state,
                 gradient,
                 noise,
-                step_size=scale * self.learning_rate / 2 * (math.cos(math.pi * phase) + 1),
+                step_size=largest / 2 * (math.cos(math.pi * phase) + 1),
                 friction=self.friction,
                 temperature=self.temperature / n_rows,
             )
@@ -150,7 +152,8 @@ class CyclicalSGHMCClassifier(_CyclicalSGHMC, BaseUncertaintyClassifier):
         Share of a cycle without noise, in which the chain moves on to another mode.
     learning_rate : float, default=0.02
         Step size at the beginning of a cycle, for the gradient of the mean loss; it falls to zero
-        along half a cosine.
+        along half a cosine. It is never more than the inverse of the loss's largest curvature at
+        the given network.
     friction : float, default=0.1
         Share of the momentum that is lost in a step.
     temperature : float, default=1.0
@@ -288,7 +291,8 @@ class CyclicalSGHMCRegressor(_CyclicalSGHMC, BaseUncertaintyRegressor):
     learning_rate : float, default=0.02
         Step size at the beginning of a cycle, for the gradient of the mean loss (of half the mean
         squared error for networks that predict the mean only); it falls to zero along half a
-        cosine.
+        cosine. It is never more than the inverse of the loss's largest curvature at the given
+        network.
     friction : float, default=0.1
         Share of the momentum that is lost in a step.
     temperature : float, default=1.0

@@ -16,7 +16,7 @@ from .._free_network import Free, FreeNetwork, TrainingSet, draw_batches
 from .._parameters import LoRA
 from .._regression import BaseUncertaintyRegressor
 from ._sampled_weights import SampledWeights, flatten, unflatten
-from ._stochastic_gradient import init, loss_scale, mean_gradient, update
+from ._stochastic_gradient import init, loss_scale, mean_gradient, stable_step_size, update
 
 
 class WeightMoments:
@@ -87,7 +87,9 @@ class _SWAG(SampledWeights):
         batches = batches.to(self._inputs.device)
         state = init(flatten({k: v[None] for k, v in network.free.start.items()}))
         moments = WeightMoments(self.rank)
-        step_size = self.learning_rate * loss_scale(network)
+        step_size = stable_step_size(
+            network, training, loss_scale(network) * self.learning_rate, self._seed
+        )
         for epoch in trange(self.n_epochs, unit="epoch", disable=not self.verbose, desc="SWAG"):
             for index in batches[epoch * per_epoch : (epoch + 1) * per_epoch]:
                 gradient = mean_gradient(
@@ -127,7 +129,8 @@ class SWAGClassifier(_SWAG, BaseUncertaintyClassifier):
     rank : int, default=20
         Number of last epochs whose deviations make up the low-rank half of the covariance.
     learning_rate : float, default=0.01
-        Constant step size of the descent. The larger it is, the wider is the Gaussian.
+        Constant step size of the descent, never more than the inverse of the loss's largest
+        curvature at the given network. The larger it is, the wider is the Gaussian.
     momentum : float, default=0.9
         Momentum of the descent.
     weight_decay : float, default=1e-4
@@ -253,8 +256,8 @@ class SWAGRegressor(_SWAG, BaseUncertaintyRegressor):
         Number of last epochs whose deviations make up the low-rank half of the covariance.
     learning_rate : float, default=0.01
         Constant step size of the descent, for the gradient of the mean loss (of half the mean
-        squared error for networks that predict the mean only). The larger it is, the wider is the
-        Gaussian.
+        squared error for networks that predict the mean only), never more than the inverse of the
+        loss's largest curvature at the given network. The larger it is, the wider is the Gaussian.
     momentum : float, default=0.9
         Momentum of the descent.
     weight_decay : float, default=1e-4
