@@ -31,12 +31,11 @@ def test_the_bound_is_the_inverse_of_the_largest_curvature(noise_variance):
 
 
 @pytest.mark.parametrize("method", [SWAGRegressor, CyclicalSGHMCRegressor])
-@pytest.mark.parametrize("scale", [1.0, 100.0])
-def test_data_that_is_not_scaled_makes_nothing_diverge(method, scale):
+def test_a_learning_rate_that_is_far_too_large_makes_nothing_diverge(method):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 1))
-    est = method(net, learning_rate=10.0, random_state=0).fit(scale * X, scale * Y)
-    assert np.isfinite(est.predict_uncertainty(scale * X).total).all()
+    est = method(net, learning_rate=10.0, random_state=0).fit(X, Y)
+    assert np.isfinite(est.predict_uncertainty(X).total).all()
 
 
 def test_a_flat_loss_leaves_the_step_as_it_is():
