@@ -44,7 +44,7 @@ columns = make_column_transformer(
     (numbers, make_column_selector(dtype_include="number")),
     (OneHotEncoder(handle_unknown="ignore"), ["mean texture"]),
 )
-network = MLPClassifier((32, 32), max_iter=500, random_state=0)
+network = MLPClassifier((32, 32), alpha=0.01, max_iter=1000, random_state=0)
 pipeline = make_pipeline(columns, network).fit(X_train, y_train)
 pipeline.score(X_test, y_test)
 
