@@ -16,6 +16,7 @@ import resource
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import warnings
 from pathlib import Path
@@ -84,8 +85,29 @@ def prepare(seed, n_points):
     return net, X[known[fit]], columns[fit], X_new
 
 
-def peak_megabytes():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+class PeakMemory:
+    """Watches by how many megabytes the memory in use grows at most (Linux)."""
+
+    def __enter__(self):
+        self._first = self.peak = self._resident()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+        return self
+
+    @staticmethod
+    def _resident():
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pages * resource.getpagesize() / 2**20
+
+    def _watch(self):
+        while not self._stop.wait(0.002):
+            self.peak = max(self.peak, self._resident())
+
+    def __exit__(self, *_):
+        self._stop.set()
+        self._thread.join()
+        self.growth = max(self.peak, self._resident()) - self._first
 
 
 def measure(method, path):
@@ -93,19 +115,19 @@ def measure(method, path):
     net, X, y, X_new = joblib.load(path)
     torch.set_num_threads(1)
     net.predict_proba(X_new)
-    before = peak_megabytes()
     est = getattr(sklearn_quam, f"{method}Classifier")(net, random_state=0)
-    start = time.perf_counter()
-    est.fit(X, y)
-    fitted = time.perf_counter()
-    uncertainty = est.predict_uncertainty(X_new)
-    done = time.perf_counter()
+    with PeakMemory() as memory:
+        start = time.perf_counter()
+        est.fit(X, y)
+        fitted = time.perf_counter()
+        uncertainty = est.predict_uncertainty(X_new)
+        done = time.perf_counter()
     score = uncertainty.total if method == "Reference" else uncertainty.epistemic
     is_unknown = np.arange(len(X_new)) >= len(X_new) // 2
     result = {
         "fit_seconds": fitted - start,
         "points_per_second": len(X_new) / (done - fitted),
-        "megabytes": peak_megabytes() - before,
+        "megabytes": memory.growth,
         "auroc": float(roc_auc_score(is_unknown, score)),
     }
     if method == "HMC":
