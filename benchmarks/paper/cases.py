@@ -1,0 +1,131 @@
+"""Classifiers that make mistakes: digits with few training rows, and LeNets on MNIST."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.datasets import load_digits
+from skorch import NeuralNetClassifier
+from torch import nn
+
+import sklearn_quam
+
+from . import mnist
+from .lenet import load_networks, load_training_data, scaled
+from .runs import run
+
+N_TRAIN = 300  # digits
+METHODS = (
+    "Reference",
+    "MCDropout",
+    "DeepEnsemble",
+    "Laplace",
+    "MixtureLaplace",
+    "SWAG",
+    "CyclicalSGHMC",
+    "QUAM",
+)
+
+
+@dataclass
+class Case:
+    """A trained network with its data, and arguments that each method needs there."""
+
+    network: Any
+    X_train: np.ndarray
+    y_train: np.ndarray
+    X_test: np.ndarray
+    y_test: np.ndarray
+    arguments: dict
+
+    def fit(self, method, **arguments):
+        arguments = {**self.arguments.get(method, {}), **arguments}
+        kind = getattr(sklearn_quam, f"{method}Classifier")
+        return kind(self.network, random_state=0, **arguments).fit(self.X_train, self.y_train)
+
+
+class DigitsNetwork(nn.Sequential):
+    def __init__(self):
+        super().__init__(
+            nn.Linear(64, 64),
+            nn.ReLU(),
+            nn.Linear(64, 64),
+            nn.ReLU(),
+            nn.Dropout(0.2),
+            nn.Linear(64, 10),
+        )
+
+
+def digits(seed):
+    """Return a network that has seen a sixth of the digits, and 600 others."""
+    X, y = load_digits(return_X_y=True)
+    X, y = (X / 16).astype(np.float32), y.astype(np.int64)
+    order = np.random.default_rng(seed).permutation(len(X))
+    train, test = order[:N_TRAIN], order[N_TRAIN : N_TRAIN + 600]
+    torch.manual_seed(seed)
+    network = NeuralNetClassifier(
+        DigitsNetwork,
+        criterion=nn.CrossEntropyLoss,
+        optimizer=torch.optim.Adam,
+        lr=3e-3,
+        max_epochs=60,
+        batch_size=64,
+        iterator_train__shuffle=True,
+        train_split=None,
+        verbose=0,
+    ).fit(X[train], y[train])
+    return Case(network, X[train], y[train], X[test], y[test], {})
+
+
+def mnist_lenet(folder, seed, n_images):
+    """Return a LeNet, and test images of which as many as possible, up to a third, are mistaken."""
+    networks = load_networks(folder, seed)
+    X, y, _, _ = load_training_data(folder, seed)
+    with np.load(folder / "mnist.npz", allow_pickle=False) as data:
+        X_test, y_test = scaled(data["x_test"]), data["y_test"].astype(np.int64)
+    with torch.no_grad():
+        is_wrong = networks[0](torch.tensor(X_test)).argmax(dim=1).numpy() != y_test
+    rng = np.random.default_rng(0)
+    wrong = rng.permutation(np.flatnonzero(is_wrong))[: n_images // 3]
+    right = rng.permutation(np.flatnonzero(~is_wrong))[: n_images - len(wrong)]
+    rows = np.concatenate([wrong, right])
+    arguments = {
+        name: {**given, "estimators": networks} if "estimators" in given else given
+        for name, given in mnist.METHODS.items()
+    }
+    return Case(networks[0], X, y, X_test[rows], y_test[rows], arguments)
+
+
+def run_on_all(chosen, path, settings, judge):
+    """Judge every method on every network; return a row of means for each method and kind."""
+    kinds = {f"digits, seed {seed}": lambda seed=seed: digits(seed) for seed in chosen.seeds}
+    if chosen.data:
+        kinds["MNIST, seed 42"] = lambda: mnist_lenet(Path(chosen.data), 42, chosen.images)
+    loaded = {}
+
+    def task(name, method):
+        torch.set_num_threads(1)
+        if name not in loaded:
+            loaded.clear()
+            loaded[name] = kinds[name]()
+        return judge(loaded[name], method)
+
+    tasks = {
+        f"{name}, {method}": lambda name=name, method=method: task(name, method)
+        for name in kinds
+        for method in chosen.methods
+    }
+    results = run(path, {**settings, "images": chosen.images}, tasks)
+    rows = []
+    for kind in dict.fromkeys(name.partition(",")[0] for name in kinds):
+        for method in chosen.methods:
+            each = [
+                result
+                for name, result in results.items()
+                if name.startswith(kind) and name.endswith(f", {method}")
+            ]
+            means = {column: float(np.mean([row[column] for row in each])) for column in each[0]}
+            rows.append({"network": kind, "method": method, **means})
+    return rows

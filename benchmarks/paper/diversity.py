@@ -1,0 +1,123 @@
+"""How different are the found models? Ten adversarial models against ten members of an ensemble.
+
+(i) Mechanisms: integrated gradients (captum) of the class that the given network predicts, for each
+of ten models and an image. The faster the variance that their principal components explain rises,
+the more the models have in common. (ii) Predictions: those of each model on held-out images of
+MNIST as one vector, principal components of all vectors, and the area of the convex hull of each
+kind of models in the plane of the first two.
+
+Adversarial models are the most divergent feasible ones of the ten searches for an image of
+Omniglot; the average is over images.
+
+    python -m benchmarks.paper.diversity --data DIR --out DIR
+"""
+
+import numpy as np
+import torch
+from scipy.spatial import ConvexHull
+from sklearn.decomposition import PCA
+
+import sklearn_quam
+
+from . import mnist
+from .lenet import LeNet, load_images, load_networks, load_training_data
+from .runs import options, run, save_figure, table
+
+N_HELD_OUT = 1000
+
+
+def adversarial_networks(estimator, image):
+    """Return the rival models of an image, as networks."""
+    (models,) = estimator.adversarial_models(image[None])
+    networks = []
+    for model in models:
+        network = LeNet()
+        network.load_state_dict(model["state_dict"])
+        networks.append(network.eval())
+    return networks, [model["divergence"] for model in models]
+
+
+def attributions(networks, image):
+    """Return the integrated gradients of each network for one image, as vectors of length one."""
+    from captum.attr import IntegratedGradients
+
+    image = torch.tensor(image[None])
+    with torch.no_grad():
+        target = int(networks[0](image).argmax())
+    vectors = [
+        IntegratedGradients(network).attribute(image, target=target).detach().numpy().ravel()
+        for network in networks
+    ]
+    return np.array([vector / np.linalg.norm(vector) for vector in vectors])
+
+
+def predictions(networks, images):
+    with torch.no_grad():
+        return np.array(
+            [net(torch.tensor(images)).softmax(dim=1).numpy().ravel() for net in networks]
+        )
+
+
+def compare(estimator, members, image, held_out):
+    adversarial, divergence = adversarial_networks(estimator, image)
+    kinds = {"adversarial": adversarial, "ensemble": members}
+    result = {"divergence": float(np.mean(divergence))}
+    vectors = {name: predictions(networks, held_out) for name, networks in kinds.items()}
+    plane = PCA(2).fit(np.concatenate(list(vectors.values())))
+    for name, networks in kinds.items():
+        shares = PCA().fit(attributions(networks, image)).explained_variance_ratio_
+        result[f"{name}, explained"] = np.cumsum(shares).round(4)
+        result[f"{name}, hull"] = float(ConvexHull(plane.transform(vectors[name])).volume)
+        centred = vectors[name] - vectors[name].mean(axis=0)
+        result[f"{name}, spread"] = float(np.sqrt((centred**2).sum(axis=1).mean()))
+    return result
+
+
+def plot(rows, path):
+    import matplotlib.pyplot as plt
+
+    figure, ax = plt.subplots(figsize=(4.5, 3.2), layout="constrained")
+    for name, colour, style in (("adversarial", "#0072B2", "o-"), ("ensemble", "#D55E00", "^--")):
+        curve = np.mean([row[f"{name}, explained"] for row in rows], axis=0)
+        ax.plot(np.arange(1, len(curve) + 1), curve, style, color=colour, label=name)
+    ax.set(xlabel="principal components", ylabel="explained share of the attributions' variance")
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.legend(frameon=False)
+    save_figure(figure, path)
+
+
+def main():
+    chosen = options(__doc__, data=True, images=20)
+    torch.set_num_threads(1)
+    members = load_networks(chosen.data, 42)
+    X, y, X_held_out, _ = load_training_data(chosen.data, 42)
+    arguments = {**mnist.QUAM, "sampling": "best", "n_jobs": 1}
+    images = load_images(chosen.data, "omniglot", chosen.images)
+    fitted = []
+
+    def task(image):
+        if not fitted:
+            est = sklearn_quam.QUAMClassifier(members[0], random_state=0, **arguments)
+            fitted.append(est.fit(X, y))
+        return compare(fitted[0], members, image, X_held_out[:N_HELD_OUT])
+
+    tasks = {f"image {i}": lambda image=image: task(image) for i, image in enumerate(images)}
+    rows = list(run(chosen.out / "diversity.json", {"QUAM": arguments}, tasks).values())
+    summary = []
+    for name in ("adversarial", "ensemble"):
+        curve = np.mean([row[f"{name}, explained"] for row in rows], axis=0)
+        summary.append(
+            {
+                "models": name,
+                "first component": float(curve[0]),
+                "first three": float(curve[2]),
+                "hull": float(np.mean([row[f"{name}, hull"] for row in rows])),
+                "spread": float(np.mean([row[f"{name}, spread"] for row in rows])),
+            }
+        )
+    print(table(summary, list(summary[0])))
+    plot(rows, chosen.out / "diversity.png")
+
+
+if __name__ == "__main__":
+    main()
