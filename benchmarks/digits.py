@@ -19,11 +19,11 @@ from sklearn.datasets import load_digits
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import train_test_split
 from torch import nn
-from torch.nn.functional import cross_entropy, log_softmax
+from torch.nn.functional import cross_entropy
 from tqdm.auto import tqdm
 
 import sklearn_quam
-from sklearn_quam import QUAMClassifier, ReferenceClassifier
+from sklearn_quam import DeepEnsembleClassifier, QUAMClassifier, ReferenceClassifier
 
 LEFT_OUT = [(1, 6), (0, 5), (2, 9), (3, 8), (6, 7)]
 SEEDS = range(10, 15)
@@ -44,8 +44,8 @@ def train(X, y, seed):
     return net.eval()
 
 
-def aurocs(left_out, seed, n_points):
-    """Return the AUROC of QUAM's and an ensemble's epistemic uncertainty, and of the entropy."""
+def prepare(left_out, seed, n_points, n_members=ENSEMBLE):
+    """Return networks, the first of them the given one, their data, and known and unknown rows."""
     X, y = load_digits(return_X_y=True)
     X = torch.tensor((X / 16).astype(np.float32))
     unknown = np.isin(y, left_out)
@@ -55,17 +55,25 @@ def aurocs(left_out, seed, n_points):
     X_train, y_train = X[known[fit]], columns[fit]
     X_known = X[known[test[:n_points]]]
     X_unknown = X[np.random.default_rng(seed).permutation(np.flatnonzero(unknown))[:n_points]]
-    X_new = torch.cat([X_known, X_unknown])
+    nets = [train(X_train, y_train, 10 * seed + member) for member in range(n_members + 1)]
+    return nets, X_train, y_train, torch.cat([X_known, X_unknown])
+
+
+def aurocs(left_out, seed, n_points):
+    """Return the AUROC of QUAM's and an ensemble's epistemic uncertainty, and of the entropy."""
+    (net, *others), X_train, y_train, X_new = prepare(left_out, seed, n_points)
     is_unknown = np.r_[np.zeros(n_points), np.ones(n_points)]
-    net, *others = (train(X_train, y_train, 10 * seed + member) for member in range(ENSEMBLE + 1))
-    with torch.no_grad():
-        given = log_softmax(net(X_new), dim=1)
-        members = torch.stack([log_softmax(other(X_new), dim=1) for other in others])
-        ensemble = (given.exp() * (given - members)).sum(dim=2).mean(dim=0)
-    entropy = ReferenceClassifier(net).fit(X_train, y_train).predict_uncertainty(X_new).total
-    quam = QUAMClassifier(net, random_state=seed).fit(X_train, y_train).predict_uncertainty(X_new)
-    scores = {"quam": quam.epistemic, "ensemble": ensemble, "entropy": entropy}
-    return {name: float(roc_auc_score(is_unknown, score)) for name, score in scores.items()}
+    methods = {
+        "quam": QUAMClassifier(net, random_state=seed),
+        "ensemble": DeepEnsembleClassifier(net, estimators=others),
+        "entropy": ReferenceClassifier(net),
+    }
+    found = {}
+    for name, method in methods.items():
+        uncertainty = method.fit(X_train, y_train).predict_uncertainty(X_new)
+        score = uncertainty.total if name == "entropy" else uncertainty.epistemic
+        found[name] = float(roc_auc_score(is_unknown, score))
+    return found
 
 
 def main():

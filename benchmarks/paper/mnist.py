@@ -20,7 +20,7 @@ from sklearn_quam.metrics import aupr, bootstrap_interval, fpr_at_tpr
 from .lenet import OOD_SETS, load_images, load_networks, load_training_data
 from .runs import options, run, table
 
-QUAM = {"parameters": 3, "batch_size": 256, "learning_rate": 1e-2, "n_jobs": 2}
+QUAM = {"parameters": 3, "batch_size": 256, "learning_rate": 1e-2}
 METHODS = {
     "Reference": {},
     "MCDropout": {"n_samples": 2048},
@@ -34,20 +34,17 @@ METHODS = {
 # What is tried on the tuning images: one thing after the other.
 CANDIDATES = {
     "chosen": {},
-    "all layers searched": {"parameters": "all"},
     "two layers searched": {"parameters": 2},
     "last layer searched": {"parameters": "last_layer"},
     "batch of 64": {"batch_size": 64},
     "batch of 128": {"batch_size": 128},
-    "batch of 512": {"batch_size": 512},
     "50 steps": {"n_steps": 50},
-    "200 steps": {"n_steps": 200},
     "3 targets": {"targets": 3},
     "learning rate 0.005": {"learning_rate": 5e-3},
     "learning rate 0.02": {"learning_rate": 2e-2},
-    "temperature 0.01": {"temperature": 1e-2},
     "temperature 0.001": {"temperature": 1e-3},
-    "best models only": {"sampling": "best"},
+    "batch of 512": {"batch_size": 512},
+    "200 steps": {"n_steps": 200},
 }
 METRICS = {"auroc": roc_auc_score, "aupr": aupr, "fpr95": fpr_at_tpr}
 

@@ -1,0 +1,64 @@
+"""
+A plain torch module
+====================
+
+Any ``torch.nn.Module`` will do, wherever it comes from: a downloaded one, one from your own
+training loop. Say what it returns with ``link=``; logits are the default.
+"""
+
+# %%
+# A small convolutional network for digits, trained in a loop without 8 and 9.
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from sklearn_quam import QUAMClassifier
+from sklearn_quam.display import UncertainSamplesDisplay
+
+X, y = load_digits(return_X_y=True)
+X = torch.tensor(X / 16, dtype=torch.float32).reshape(-1, 1, 8, 8)
+known = torch.tensor(y < 8)
+X_train, y_train = X[known][:1000], torch.tensor(y)[known][:1000]
+
+torch.manual_seed(0)
+module = nn.Sequential(
+    nn.Conv2d(1, 16, 3),
+    nn.ReLU(),
+    nn.MaxPool2d(2),
+    nn.Flatten(),
+    nn.Linear(144, 32),
+    nn.ReLU(),
+    nn.Linear(32, 8),
+)
+optimizer = torch.optim.Adam(module.parameters(), 5e-3)
+for _ in range(30):
+    for rows in torch.randperm(len(X_train)).split(64):
+        optimizer.zero_grad()
+        cross_entropy(module(X_train[rows]), y_train[rows]).backward()
+        optimizer.step()
+
+# %%
+# What does it not know?
+# ----------------------
+# Only the two last layers are searched: the convolution is run once for each image, and the
+# searches are large matrix products. The images that it is least certain about are eights and
+# nines, and the class behind the question mark is what another network, as good on the training
+# data, would say.
+
+quam = QUAMClassifier(module, parameters=2, random_state=0).fit(X_train, y_train)
+new = np.concatenate([X[known][1000:1040], X[~known][:20]])
+UncertainSamplesDisplay.from_estimator(quam, new, n_images=8)
+plt.show()
+
+# %%
+# How they came about
+# -------------------
+# The diagnostics tell for each row which rival was found, what it costs on the training data, and
+# how far the estimate itself can be trusted.
+
+_, diagnostics = quam.predict_uncertainty(new[-3:], return_diagnostics=True)
+diagnostics.to_frame()[["rival", "loss_increase", "feasible", "standard_error"]]
