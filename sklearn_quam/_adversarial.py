@@ -13,6 +13,7 @@ import torch
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
+from ._contexts import computing
 from ._free_network import WeightChanging, draw_batches, probe_rows
 from ._likelihood import expected_values, map_prediction
 from ._memory import memory_in_bytes
@@ -20,7 +21,6 @@ from ._objective import Schedule, choose_targets
 from ._parameters import LoRA
 from ._sampling import SAMPLERS, ModelKeeper, Sampler, TraceKeeper
 from ._search import Problem, bytes_per_search, run_searches
-from .base import gradients_allowed
 
 # Rows that the loss of a found model is measured on.
 _MAX_EVALUATION_ROWS = 1024
@@ -72,7 +72,7 @@ class AdversarialSearch(WeightChanging):
     optimizer: str
     n_jobs: int | None
 
-    @gradients_allowed()
+    @computing()
     def _finish_fit(self) -> None:
         """Prepare the searches, so that whatever is wrong shows now."""
         self.temperature_ = self._temperature()
@@ -218,7 +218,7 @@ class AdversarialSearch(WeightChanging):
     def _rival_names(self, rivals: Any, given: Any) -> np.ndarray:
         raise NotImplementedError
 
-    @gradients_allowed()
+    @computing()
     def adversarial_models(self, x: Any) -> list[list[dict[str, Any]]]:
         """Return the rival models that were found for a few points.
 
@@ -239,7 +239,7 @@ class AdversarialSearch(WeightChanging):
         inputs = self._check_inputs(x)
         return [self._models_of_row(inputs[row : row + 1]) for row in range(len(inputs))]
 
-    @gradients_allowed()
+    @computing()
     def search_traces(self, x: Any) -> list[list[dict[str, Any]]]:
         """Return every step of the searches of a few points, which is not kept otherwise.
 

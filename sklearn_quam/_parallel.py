@@ -19,6 +19,8 @@ import torch
 from joblib import Parallel, delayed
 from torch import Tensor
 
+from ._contexts import computing
+
 # Tasks for each worker: some more than one, so that none waits for the slowest.
 _TASKS_PER_WORKER = 4
 _TENSORS = ("_inputs", "_target", "_sample_weight", "_given_losses")
@@ -111,4 +113,7 @@ def _work(packed: Any, run: str, rows: list[np.ndarray]) -> list[Any]:
         _latest.run = run
     estimator = _latest.estimator
     device = estimator._reference.device
-    return [estimator._results_within_memory(torch.tensor(part, device=device)) for part in rows]
+    with computing():
+        return [
+            estimator._results_within_memory(torch.tensor(part, device=device)) for part in rows
+        ]

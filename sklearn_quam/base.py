@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -33,6 +32,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from ._adapters import Network, is_given, is_torch, split_pipeline
+from ._contexts import computing, gradients_allowed
 from ._measures import CategoricalPosterior, Diagnostics, GaussianPosterior
 from ._parallel import results_of_workers
 from ._reference import batches, build_reference
@@ -41,13 +41,6 @@ from ._training import default_network, train
 
 # What scikit-learn's clone carries over besides the constructor's arguments.
 _CLONED_ATTRIBUTES = ("_metadata_request", "_sklearn_output_config", "_skl_callbacks")
-
-
-@contextmanager
-def gradients_allowed() -> Iterator[None]:
-    """Work as usual where the caller has switched gradients off: searches need them."""
-    with torch.inference_mode(False), torch.enable_grad():
-        yield
 
 
 class BaseUncertaintyEstimator(BaseEstimator):
@@ -257,7 +250,7 @@ class BaseUncertaintyEstimator(BaseEstimator):
             validate_data(self, X, reset=False, skip_check_array=True)
         return self._reference.inputs(transform(self._reference.transformers, X))
 
-    @gradients_allowed()
+    @computing()
     def _results(self, X: Any) -> RowResults:
         """Run the method on all rows, some at a time."""
         inputs = self._check_inputs(X)

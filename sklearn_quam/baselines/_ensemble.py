@@ -12,10 +12,11 @@ from sklearn.utils.parallel import Parallel, delayed
 from tqdm.auto import tqdm
 
 from .._adapters import is_given
+from .._contexts import computing
 from .._regression import BaseUncertaintyRegressor
 from .._rows import RowResults, join
 from .._training import train, untrained
-from ..base import BaseUncertaintyEstimator, gradients_allowed
+from ..base import BaseUncertaintyEstimator
 
 
 class Ensemble(BaseUncertaintyEstimator):
@@ -77,7 +78,7 @@ class Ensemble(BaseUncertaintyEstimator):
         bar = tqdm(trained, total=len(tasks), unit="net", disable=not self.verbose, desc="Training")
         return [net for net, _ in bar]
 
-    @gradients_allowed()
+    @computing()
     def _finish_fit(self) -> None:
         data = self.__dict__.pop("_member_data")
         arguments = {name: getattr(self, name) for name in self._member_arguments}
@@ -99,7 +100,7 @@ class Ensemble(BaseUncertaintyEstimator):
 
     # -- predicting ------------------------------------------------------------------------
 
-    @gradients_allowed()
+    @computing()
     def _results(self, X: Any) -> RowResults:
         """Ask all members about all rows, each behind transformers of its own."""
         inputs = self._check_inputs(X)

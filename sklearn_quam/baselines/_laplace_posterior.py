@@ -18,6 +18,7 @@ from scipy.optimize import minimize_scalar
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
+from .._contexts import computing
 from .._curvature import (
     Blocks,
     DiagonalBlock,
@@ -37,7 +38,6 @@ from .._memory import memory_in_bytes
 from .._parameters import LoRA, execution_order
 from .._reference import batches
 from .._scores import Head, WholeNetwork, find_head, fisher_root
-from ..base import gradients_allowed
 
 # What prior precisions are looked at.
 _GRID = np.logspace(-4, 6, 41)
@@ -67,7 +67,7 @@ class LaplacePosterior(WeightChanging):
 
     # -- fitting ---------------------------------------------------------------------------
 
-    @gradients_allowed()
+    @computing()
     def _finish_fit(self) -> None:
         self._note_parameters()
         self._view_ = self._make_view()
@@ -272,7 +272,7 @@ class LaplacePosterior(WeightChanging):
             parts = [_probit(scores[rows], spread.of_rows(rows)) for rows in batches(matrices)]
             posterior.add_average(torch.cat(parts))
 
-    @gradients_allowed()
+    @computing()
     def score_distribution(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return the Gaussian distribution of the network's scores.
 

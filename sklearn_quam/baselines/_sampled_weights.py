@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._contexts import computing
 from .._free_network import Free, FreeNetwork, TrainingSet, WeightChanging, probe_rows
-from ..base import gradients_allowed
 
 
 class SampledWeights(WeightChanging):
     """Draws weights when it is fitted; both settings then use the same models."""
 
-    @gradients_allowed()
+    @computing()
     def _finish_fit(self) -> None:
         self._note_parameters()
         network = self._network()
