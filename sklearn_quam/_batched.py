@@ -60,6 +60,8 @@ class Executor:
         self.module = module
         self.likelihood = likelihood
         self._places = _places(module)
+        # While the module runs with other weights, it holds them.
+        self._running = threading.Lock()
 
     def predict(self, weights: Weights, shared: Rows, own: Rows) -> Any:
         """Return predictions.
@@ -113,9 +115,10 @@ class Executor:
     def _predict_one(self, weights: Weights, shared: Rows, own: Rows) -> Any:
         rows = [torch.cat([a, b[None]]) for a, b in zip(shared, own, strict=True)]
         # torch's own tying leaves the module changed where a submodule has two names.
-        output = functional_call(
-            self.module, self._everywhere(weights), tuple(rows), tie_weights=False
-        )
+        with self._running:
+            output = functional_call(
+                self.module, self._everywhere(weights), tuple(rows), tie_weights=False
+            )
         prediction = self.likelihood.prediction(output)
         return tuple(prediction) if isinstance(prediction, Gaussian) else prediction
 

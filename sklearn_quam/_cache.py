@@ -224,8 +224,19 @@ def _split_graph(
         return SplitModule(None, module, cached=True)
     frozen = _build(module, graph, set(graph.nodes) - searching, {}, axes)
     rest = _build(module, graph, late | constant, axes, None)
-    described = frozen.code + "".join(map(repr, frozen.children()))
-    return SplitModule(frozen, rest, cached=True, digest=module_digest(frozen) + described.encode())
+    digest = module_digest(frozen) + (frozen.code + _settings(frozen)).encode()
+    return SplitModule(frozen, rest, cached=True, digest=digest)
+
+
+def _settings(module: nn.Module) -> str:
+    """Return the kinds and attributes of all parts: a module's repr leaves some of them out."""
+    parts = [part for part in module.modules() if part is not module]
+    return repr(
+        [
+            (type(part), [item for item in vars(part).items() if not item[0].startswith("_")])
+            for part in parts
+        ]
+    )
 
 
 def _run(module: nn.Module, graph: fx.Graph, probe: Tensor) -> dict[fx.Node, Any]:

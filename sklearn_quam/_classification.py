@@ -37,7 +37,9 @@ class BaseUncertaintyClassifier(ClassifierMixin, BaseUncertaintyEstimator):
             Labels of any kind.
         sample_weight : array-like of shape (n_samples,), default=None
             Weights of the rows in the loss on the training data, handed on to the wrapped
-            estimator if it is trained.
+            estimator if it is trained. In that loss they are scaled to mean one over all rows:
+            only ratios count, and beside rows of weight zero the others count for more. To leave
+            rows out, do not pass them.
         **fit_params : dict
             Further arguments for the ``fit`` of the wrapped estimator.
 

@@ -15,14 +15,16 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval, StrOptions, validate_params
+from sklearn.utils._param_validation import Interval, validate_params
 from tqdm.auto import tqdm
 
 from ._adapters import is_fitted, is_given, split_pipeline
 from ._cache import module_digest
 from ._inside import (
+    COMPONENT,
     as_labels,
     as_values,
+    correct,
     log_probabilities,
     method_and_rows,
     opened,
@@ -44,7 +46,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _checked = partial(validate_params, prefer_skip_nested_validation=False)
-_COMPONENT = [StrOptions({"aleatoric", "epistemic", "total"})]
 _ENTROPY = "entropy of the network"
 _DETECTION = {"auroc": roc_auc_score, "aupr": aupr, "fpr95": fpr_at_tpr}
 _METRICS = (*_DETECTION, "accuracy_rejection_auc", "risk_coverage_auc", "ece", "log_score")
@@ -122,7 +123,7 @@ class _Comparison:
             yield from self._interval("log_score", gaussian_log_score, *gaussian)
             return
         y_test = as_labels(y_test, prediction)
-        is_correct = method._decide(prediction) == y_test
+        is_correct = correct(method._decide(prediction), y_test)
         if task == "misclassification":
             yield from self._detection(~is_correct, uncertainty)
             return
@@ -188,7 +189,7 @@ def _entropy_of_network(estimator: Any) -> tuple[bytes, Any]:
 
 
 @_checked(
-    {"estimators": [dict, list], "component": _COMPONENT, "random_state": ["random_state"]}
+    {"estimators": [dict, list], "component": COMPONENT, "random_state": ["random_state"]}
     | {"n_resamples": [Interval(Integral, 1, None, closed="left")], "verbose": ["verbose"]}
     | {"confidence": [Interval(Real, 0, 1, closed="neither")]}
 )
@@ -214,8 +215,9 @@ def compare_uncertainty(
     Parameters
     ----------
     estimators : dict of str to estimator, or list of estimators
-        Methods of the package, or pipelines that end in one; all classifiers or all regressors.
-        Fitted ones are taken as they are, others are cloned and fitted.
+        Methods of the package, pipelines that end in one, or searches over either; all classifiers
+        or all regressors. Fitted ones are taken as they are, others are cloned and fitted. Those
+        of a list are called after their classes.
     X_train, y_train : array-likes of length n_train
         Training data.
     X_test, y_test : array-likes of length n_test
@@ -223,7 +225,8 @@ def compare_uncertainty(
     X_ood : array-like of length n_ood, or dict of str to array-like, default=None
         Data of other kinds, which are to be told from X_test.
     component : {"aleatoric", "epistemic", "total"}, default="epistemic"
-        Which uncertainty of the methods.
+        Which uncertainty of the methods, in all tasks; `misclassification_scorer` and
+        `rejection_scorer` take the total one unless told otherwise.
     n_resamples : int, default=200
         Bootstrap resamples of the intervals; the same for all methods.
     confidence : float, default=0.95
@@ -240,11 +243,14 @@ def compare_uncertainty(
         "misclassification" (classifiers) have ``auroc``, ``aupr`` and ``fpr95``. The task
         "rejection" has ``accuracy_rejection_auc`` and ``ece`` (classifiers) or
         ``risk_coverage_auc`` of squared errors (regressors), and ``log_score``. Each comes with
-        ``_low`` and ``_high``, the ends of its interval; what does not apply is NaN. Further
+        ``_low`` and ``_high``, the ends of its interval; what does not apply is NaN. Predictions
+        are those of each method's ``setting``: with "given", the default, all classifiers of one
+        network predict what it predicts, and have its ``ece`` and ``log_score``. Further
         columns: ``component``; ``seconds_per_point``, of the out-of-distribution or the test rows;
         ``fit_seconds``, NaN for what was fitted before; ``error``, empty where all went well.
-        The last rows are the entropy of the network (its total uncertainty, without any method),
-        one for each network if there are several.
+        The last rows are the entropy of the network (its total uncertainty, without any method;
+        its variance where a regressor has ``measure="variance"``), for each network if there are
+        several: the second and further ones name the first method that has it.
 
     Examples
     --------

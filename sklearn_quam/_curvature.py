@@ -124,6 +124,11 @@ class FullHead:
         """Return the memory of the matrix, its eigenvectors and what the decomposition takes."""
         return 4 * (n_features * n_scores) ** 2 * 8
 
+    def bytes_per_row(self) -> int:
+        """Return the memory that `spread` takes for a row."""
+        _, n_scores, size = self._vectors.shape
+        return 3 * 8 * n_scores * size
+
     def spread(self, features: Tensor, precision: float) -> ScoreSpread:
         """Return how the scores of rows spread; see `KroneckerHead.spread`."""
         projected = torch.einsum("ni,ikp->nkp", features, self._vectors)
@@ -408,6 +413,31 @@ class _Recorder:
     def __exit__(self, *_: object) -> None:
         for handle in self._handles:
             handle.remove()
+
+
+def rows_first(layers: dict[str, nn.Module], module: nn.Module, probe: Tensor) -> set[str]:
+    """Return the layers that get the rows on their first axis, and nothing else on it.
+
+    Parameters
+    ----------
+    layers : dict of torch.nn.Module
+        Layers, by their names.
+    module : torch.nn.Module
+        The network.
+    probe : Tensor of shape (n_rows, ...)
+        A few rows.
+
+    Returns
+    -------
+    set of str
+        Names, of layers that never run as well.
+    """
+    found = set(layers)
+    for rows in (probe, probe[:-1]):
+        with _Recorder(layers) as recorder, torch.no_grad():
+            module(rows)
+        found -= {name for name, values, _ in recorder.calls if len(values) != len(rows)}
+    return found
 
 
 def add_kronecker_moments(

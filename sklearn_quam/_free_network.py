@@ -184,7 +184,8 @@ def free_network(
     executor = choose_executor(
         split.rest, reference.likelihood, free.weights(free.start), split.at_cut(probe)
     )
-    return FreeNetwork(free, split, executor)
+    # With a module of its own: the given network predicts meanwhile, in other threads.
+    return FreeNetwork(free, split, executor.for_thread())
 
 
 def probe_rows(inputs: Tensor) -> Tensor:

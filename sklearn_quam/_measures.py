@@ -62,7 +62,7 @@ class Uncertainty(NamedTuple):
     total: np.ndarray
 
     def to_frame(self, index: Any = None) -> pd.DataFrame:
-        """Return the three arrays as columns of a DataFrame.
+        """Return the arrays as columns of a DataFrame.
 
         Parameters
         ----------
@@ -71,8 +71,8 @@ class Uncertainty(NamedTuple):
 
         Returns
         -------
-        pandas.DataFrame of shape (n_samples, 3)
-            One column for each part.
+        pandas.DataFrame
+            One column for each array.
         """
         import pandas as pd
 
@@ -140,9 +140,7 @@ class Diagnostics(NamedTuple):
         pandas.DataFrame
             One column for each array.
         """
-        import pandas as pd
-
-        return pd.DataFrame(self._asdict(), index=index)
+        return Uncertainty.to_frame(self, index)  # type: ignore[arg-type]
 
 
 def categorical_entropy(log_proba: Tensor) -> Tensor:
@@ -335,12 +333,12 @@ class CategoricalPosterior(_Posterior):
         """
         log_proba = _normalised(log_proba)
         self._means.add_weights(_or_equal(log_weights, log_proba))
-        self._means.add("entropy", categorical_entropy(log_proba))
-        self._means.add("proba", log_proba.exp())
+        entropy, proba = categorical_entropy(log_proba), log_proba.exp()
+        self._means.add("entropy", entropy)
+        self._means.add("proba", proba)
         self._means.add("divergence", categorical_kl(self._given, log_proba), error=True)
         if self._has_features:
-            entropy = categorical_entropy(log_proba)[..., None]
-            self._means.add("features", torch.cat([entropy, log_proba.exp()], dim=-1), error=True)
+            self._means.add("features", torch.cat([entropy[..., None], proba], -1), error=True)
 
     def _spread_coefficients(self) -> Tensor:
         # KL(p || mean) is minus the entropy of p, minus the sum of p log mean.

@@ -55,7 +55,9 @@ class BaseUncertaintyRegressor(RegressorMixin, BaseUncertaintyEstimator):
             Real-valued targets.
         sample_weight : array-like of shape (n_samples,), default=None
             Weights of the rows in the loss on the training data, handed on to the wrapped
-            estimator if it is trained.
+            estimator if it is trained. In that loss they are scaled to mean one over all rows:
+            only ratios count, and beside rows of weight zero the others count for more. To leave
+            rows out, do not pass them.
         X_val : array-like of shape (n_val, ...), default=None
             Held-out rows to measure the noise variance on, for networks that predict the mean
             only. None measures it on the training data, where an overfitted network hides it.
@@ -107,6 +109,10 @@ class BaseUncertaintyRegressor(RegressorMixin, BaseUncertaintyEstimator):
         else:
             y_val = check_array(from_tensor(y_val), ensure_2d=False, input_name="y_val")
             target = torch.as_tensor(y_val.reshape(len(y_val), -1)).to(self._target)
+            if target.shape[1] != self.n_outputs_:
+                raise ValueError(
+                    f"y_val has {target.shape[1]} value(s) a row, but y has {self.n_outputs_}."
+                )
             noise = self._residual_variance(self._check_inputs(X_val), target, None)
         self.noise_variance_ = np.array(noise, dtype=float)
         tensor = torch.as_tensor(self.noise_variance_).to(self._target)

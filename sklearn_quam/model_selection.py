@@ -29,8 +29,9 @@ from sklearn.utils.validation import _num_samples
 
 from ._comparison import compare_uncertainty
 from ._inside import (
-    as_labels,
+    COMPONENT,
     as_values,
+    correct,
     log_probabilities,
     method_and_rows,
     squared_errors,
@@ -55,8 +56,6 @@ __all__ = [
 ]
 
 _checked = partial(validate_params, prefer_skip_nested_validation=False)
-_COMPONENT = [StrOptions({"aleatoric", "epistemic", "total"})]
-
 
 _OOD_METRICS: dict[str, Callable[..., float]] = {
     "roc_auc": roc_auc_score,
@@ -84,7 +83,7 @@ class _OODScorer:
         return float(metric(is_ood, np.concatenate([known, strange])))
 
 
-@_checked({"component": _COMPONENT, "metric": [StrOptions(set(_OOD_METRICS)), callable]})
+@_checked({"component": COMPONENT, "metric": [StrOptions(set(_OOD_METRICS)), callable]})
 def make_ood_scorer(
     X_ood: Any, *, component: str = "epistemic", metric: str | Callable[..., float] = "roc_auc"
 ) -> Callable[..., float]:
@@ -122,7 +121,7 @@ def make_ood_scorer(
     return _OODScorer(X_ood, component, metric)
 
 
-@_checked({"component": _COMPONENT})
+@_checked({"component": COMPONENT})
 def misclassification_scorer(estimator: Any, X: Any, y: Any, *, component: str = "total") -> float:
     """Return how well the uncertainty tells mistakes from correct predictions (AUROC).
 
@@ -162,19 +161,19 @@ def misclassification_scorer(estimator: Any, X: Any, y: Any, *, component: str =
         )
     warn_if_seen(method, rows)
     prediction, uncertainty = method.predict(rows, return_uncertainty=True)
-    is_mistake = prediction != as_labels(y, prediction)
+    is_mistake = ~correct(prediction, y)
     if is_mistake.all() or not is_mistake.any():
         warnings.warn(
             f"{'All' if is_mistake.any() else 'No'} predictions are mistakes: how well these are "
             "told from correct predictions is undefined.",
             UndefinedMetricWarning,
-            stacklevel=2,
+            stacklevel=3,  # beyond the check of the parameters
         )
         return float("nan")
     return float(roc_auc_score(is_mistake, getattr(uncertainty, component)))
 
 
-@_checked({"component": _COMPONENT})
+@_checked({"component": COMPONENT})
 def rejection_scorer(estimator: Any, X: Any, y: Any, *, component: str = "total") -> float:
     """Return how good predictions are when the uncertain ones are rejected.
 
@@ -210,8 +209,7 @@ def rejection_scorer(estimator: Any, X: Any, y: Any, *, component: str = "total"
     warn_if_seen(method, rows)
     prediction, uncertainty = method.predict(rows, return_uncertainty=True)
     if is_classifier(method):
-        is_correct = prediction == as_labels(y, prediction)
-        return accuracy_rejection_auc(is_correct, getattr(uncertainty, component))
+        return accuracy_rejection_auc(correct(prediction, y), getattr(uncertainty, component))
     return -risk_coverage_auc(squared_errors(y, prediction), getattr(uncertainty, component))
 
 

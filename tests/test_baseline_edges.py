@@ -1,11 +1,14 @@
 """Networks of unusual build under MC dropout and in ensembles."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import joblib
 import numpy as np
 import pytest
 import torch
 from sklearn import config_context
 from sklearn.base import clone
+from sklearn.linear_model import Ridge
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -14,7 +17,17 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.utils import parametrizations
 
-from sklearn_quam import DeepEnsembleClassifier, MCDropoutClassifier
+from sklearn_quam import (
+    CyclicalSGHMCRegressor,
+    DeepEnsembleClassifier,
+    HMCClassifier,
+    LaplaceClassifier,
+    MCDropoutClassifier,
+    MixtureLaplaceClassifier,
+    ReferenceRegressor,
+    SWAGClassifier,
+    SWAGRegressor,
+)
 from sklearn_quam._training import _draw_weights
 
 from .networks import LABELS, QUIET, SEQUENCES, X_NEW, Dense, X
@@ -135,3 +148,61 @@ def test_given_pipeline_with_a_step_that_does_nothing():
     pipe = make_pipeline("passthrough", mlp()).fit(X, LABELS)
     est = DeepEnsembleClassifier(pipe, n_estimators=2, random_state=0).fit(X, LABELS)
     assert len(est.estimators_) == 2
+
+
+def test_several_threads_may_ask_one_estimator():
+    net = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 3))
+    est = SWAGClassifier(net, n_samples=8, random_state=0).fit(X, LABELS)
+    assert est._network().executor.name == "vmap"
+    alone = est.predict_uncertainty(X).epistemic
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: est.predict_uncertainty(X).epistemic, range(12)))
+    for epistemic in [*found, est.predict_uncertainty(X).epistemic]:
+        np.testing.assert_allclose(epistemic, alone, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("method", [SWAGRegressor, CyclicalSGHMCRegressor])
+def test_sorted_rows_make_nothing_diverge(method):
+    rows = np.linspace(0, 100, 2000)[:, None]
+    y = 0.1 * rows[:, 0] + np.random.default_rng(0).normal(size=2000)
+    est = method(Ridge().fit(rows, y), random_state=0).fit(rows, y)
+    assert np.isfinite(est.predict_uncertainty(rows[:5]).total).all()
+
+
+class Folded(nn.Module):
+    """Steps of a sequence are rows of the first layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.steps, self.head = nn.Linear(4, 5), nn.Linear(5, 3)
+
+    def forward(self, x):
+        values = self.steps(x.reshape(-1, 4)).reshape(len(x), -1, 5)
+        return self.head(torch.tanh(values).mean(dim=1))
+
+
+def test_kronecker_factors_leave_out_layers_that_see_rows_otherwise():
+    est = LaplaceClassifier(Folded(), parameters="all", random_state=0).fit(SEQUENCES, LABELS)
+    assert (est.predict_uncertainty(SEQUENCES[:3]).epistemic > 0).all()
+
+
+def test_draws_keep_their_shape_when_parameters_change():
+    net = nn.Sequential(nn.Linear(4, 3))
+    est = HMCClassifier(net, n_samples=6, n_warmup=2, n_leapfrog=2, random_state=0).fit(X, LABELS)
+    before = est.predict_uncertainty(X, return_diagnostics=True)[1]
+    est.set_params(n_samples=500, n_chains=2)
+    after = est.predict_uncertainty(X, return_diagnostics=True)[1]
+    np.testing.assert_array_equal(after.standard_error, before.standard_error)
+
+
+def test_validation_targets_need_a_column_for_each_output():
+    y = X[:, :2]
+    with pytest.raises(ValueError, match=r"y_val has 1 value\(s\) a row, but y has 2"):
+        ReferenceRegressor(nn.Linear(4, 2)).fit(X, y, X_val=X, y_val=y[:, 0])
+
+
+def test_members_share_data_and_say_that_they_are_cached():
+    nets = [nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)) for _ in range(3)]
+    est = MixtureLaplaceClassifier(estimators=nets, random_state=0).fit(X, LABELS)
+    assert all(member._inputs is est._inputs for member in est._members)
+    assert est.predict_uncertainty(X, return_diagnostics=True)[1].cached.all()

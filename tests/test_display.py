@@ -37,8 +37,10 @@ from matplotlib.ticker import NullFormatter  # noqa: E402
 
 BASELINES = Path(__file__).parent / "baseline_images"
 STYLE = ["default", {"font.family": "DejaVu Sans", "font.size": 10, "savefig.dpi": 50}]
-# Up to 11 lies between matplotlib 3.9 and 3.11, which smooth and resample differently.
-TOLERANCE = 12
+# Up to 11 lies between matplotlib 3.9 and 3.11, which smooth and resample differently. That is more
+# than a missing line or mark makes: the version that drew the baselines has to meet them.
+BASELINE_VERSION = "3.11."
+TOLERANCE = 1 if matplotlib.__version__.startswith(BASELINE_VERSION) else 12
 
 DISPLAYS = [getattr(display, name) for name in display.__all__]
 SHORT = {"n_steps": 6, "random_state": 0}
@@ -291,7 +293,7 @@ def calls_with(estimator, X):
 def test_estimators_must_be_fitted_and_know_uncertainty(name):
     with pytest.raises(NotFittedError):
         calls_with(QUAMClassifier(LogisticRegression()), PLANE)[name]()
-    with pytest.raises(TypeError, match=r"needs an estimator with .*LogisticRegression"):
+    with pytest.raises(TypeError, match="LogisticRegression has no "):
         calls_with(LogisticRegression().fit(PLANE, LABELS), PLANE)[name]()
 
 
@@ -462,7 +464,7 @@ def test_errors_of_histograms():
 def test_rejection_curves_share_axes():
     est = classifier()
     first = AccuracyRejectionDisplay.from_estimator(est, PLANE, LABELS)
-    uncertainty = est.predict_uncertainty(PLANE).epistemic
+    uncertainty = est.predict_uncertainty(PLANE).total
     correct = est.predict(PLANE) == LABELS
     fraction, accuracy = accuracy_rejection_curve(correct, uncertainty)
     np.testing.assert_array_equal(first.fraction_retained, fraction)

@@ -263,6 +263,8 @@ def test_several_outputs_have_a_variance_each():
     assert log_score_scorer(est, X64[TEST], y[TEST]) == pytest.approx(expected)
     loss = ((est.predict(X64[TEST]) - y[TEST]) ** 2).mean(axis=1)
     assert rejection_scorer(est, X64[TEST], y[TEST]) == pytest.approx(-loss.mean())
+    with pytest.raises(ValueError, match=r"y has 1 value\(s\) a row, but 2 are predicted"):
+        rejection_scorer(est, X64[TEST], y[TEST, 0])
 
 
 def test_regressors_with_workers_are_scored_alike():
@@ -472,6 +474,9 @@ def test_bad_estimators_are_named():
         with pytest.raises(NotFittedError):
             scorer(quam(network()), X64, NOISY)
     est = quam(network()).fit(X64, NOISY)
+    for scorer in (misclassification_scorer, rejection_scorer):
+        with pytest.raises(TypeError, match="y holds labels such as"):
+            scorer(est, X64, NAMED)
     for scorer in (misclassification_scorer, rejection_scorer, log_score_scorer):
         with pytest.raises(ValueError, match="inconsistent"):
             scorer(est, X64, NOISY[:-1])

@@ -18,8 +18,6 @@ IGNORED = {
     "SA01",  # no "See Also" needed
     "EX01",  # a class has an example; its methods need none of their own
     "RT02",  # names of return values are welcome
-    "PR01",  # metadata routing adds undocumented set_*_request methods, checked by scikit-learn
-    "GL08",
 }
 
 

@@ -121,3 +121,14 @@ def test_threads_do_not_trace_the_network_again(monkeypatch):
     with parallel_config(backend="threading"):
         threads = est.predict_uncertainty(X)
     np.testing.assert_allclose(threads.epistemic, alone.epistemic, rtol=1e-4)
+
+
+def test_other_settings_with_the_same_weights_are_not_mixed_up():
+    values = []
+    for n_heads in (1, 4):
+        torch.manual_seed(0)
+        layer = nn.TransformerEncoderLayer(8, n_heads, 16, dropout=0.0, batch_first=True)
+        net = nn.Sequential(layer, nn.Flatten(), nn.Linear(24, 3)).eval()
+        rows = torch.randn(6, 3, 8, generator=torch.Generator().manual_seed(1))
+        values.append(split_module(net, ("2.weight",), rows[:4]).at_cut(rows)[0])
+    assert not torch.allclose(*values)

@@ -492,6 +492,7 @@ def test_a_memory_limit_changes_nothing(method):
     est = sampler(method, linear()).fit(X, Y)
     limited = sampler(method, linear(), memory_limit=1).fit(X, Y)
     assert len(list(limited._predictions(limited._inputs))) == len(flat(limited))
-    np.testing.assert_array_equal(flat(limited), flat(est))
+    # Hamiltonian Monte Carlo adds up the loss in smaller groups of rows.
+    np.testing.assert_allclose(flat(limited), flat(est), rtol=1e-9)
     for a, b in zip(limited.predict_uncertainty(X), est.predict_uncertainty(X), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9)

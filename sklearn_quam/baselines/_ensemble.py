@@ -6,6 +6,7 @@ from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from sklearn import config_context
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.parallel import Parallel, delayed
@@ -87,6 +88,16 @@ class Ensemble(BaseUncertaintyEstimator):
             member = self._member_type(net, random_state=self._seed + number, **arguments)
             self._members.append(member.fit(**data))
             self._check_member(member)
+            self._share_data(member)
+
+    def _share_data(self, member: Any) -> None:
+        """Let a member hold the same tensors, so that they are neither kept nor stored twice."""
+        for name in ("_inputs", "_target", "_sample_weight"):
+            own, other = getattr(self, name), getattr(member, name)
+            if own is None or own.dtype != other.dtype or own.device != other.device:
+                continue
+            if torch.equal(own, other):
+                setattr(member, name, own)
 
     def _check_member(self, member: Any) -> None:
         """Refuse a network that predicts something else than the reference."""
@@ -111,11 +122,14 @@ class Ensemble(BaseUncertaintyEstimator):
         ) as bar:
             for rows in self._members[0]._chunks(of_members[0]):
                 posterior: Any = self._posterior(self._reference.predict(inputs[rows]))
+                found = []
                 for member, own in zip(self._members, of_members, strict=True):
                     given = member._reference.predict(own[rows])
-                    member._sample_models(own[rows], given, posterior)
+                    found.append(member._sample_models(own[rows], given, posterior))
                 n_rows = len(inputs[rows])
-                parts.append(self._summarise(posterior, {}, n_rows))
+                cached = all(part.get("cached", np.False_).all() for part in found)
+                columns = {"cached": np.full(n_rows, cached)}
+                parts.append(self._summarise(posterior, columns, n_rows))
                 bar.update(n_rows)
         return join(parts)
 

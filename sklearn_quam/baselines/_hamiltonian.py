@@ -139,7 +139,7 @@ class StepSize:
 
 
 def first_step_size(state: HMCState, move: Callable[..., tuple[HMCState, float]]) -> float:
-    """Return a step size with which a single step is accepted about every second time.
+    """Return 0.1, halved until a single step is accepted more often than not.
 
     Parameters
     ----------

@@ -30,6 +30,7 @@ from .._curvature import (
     ScoreSpread,
     add_kronecker_moments,
     has_kronecker_factors,
+    rows_first,
 )
 from .._estimate import accumulation_dtype
 from .._free_network import WeightChanging, probe_rows
@@ -177,12 +178,15 @@ class LaplacePosterior(WeightChanging):
         probe = probe_rows(self._inputs)
         with torch.no_grad():
             ran = set(execution_order(module, lambda: module(probe)))
+        layers = {name: p for name, p in module.named_modules() if has_kronecker_factors(p)}
+        # The factors are sums over rows: layers that see them otherwise have their diagonal.
+        usable = rows_first(layers, module, probe) & ran
         holders = Counter(id(p) for part in module.modules() for p in part.parameters(False))
         for layer, part in module.named_modules():
             own = {name: f"{layer}.{name}" if layer else name for name in ("weight", "bias")}
             free = {name: full if full in left else None for name, full in own.items()}
             alone = all(holders[id(p)] == 1 for p in part.parameters(False))
-            if layer in ran and alone and has_kronecker_factors(part) and any(free.values()):
+            if layer in usable and alone and any(free.values()):
                 by_layer[layer] = KroneckerBlock(free["weight"], free["bias"])
                 left -= set(free.values())
         rest = [DiagonalBlock([name for name in names if name in left])] if left else []
@@ -190,8 +194,16 @@ class LaplacePosterior(WeightChanging):
 
     def _row_groups(self, index: Tensor) -> Iterator[Tensor]:
         """Yield row numbers whose designs fit the memory limit together."""
-        for rows in self._groups(len(index), self._view().bytes_per_row()):
+        for rows in self._groups(len(index), self._bytes_per_row()):
             yield index[rows]
+
+    def _bytes_per_row(self) -> int:
+        """Return the memory for the scores of a row, their design and their spread."""
+        view = self._view()
+        needed = view.bytes_per_row()
+        if isinstance(view, Head) and isinstance(self._curvature, FullHead):
+            needed += self._curvature.bytes_per_row()
+        return needed
 
     # -- prior precision -------------------------------------------------------------------
 
@@ -227,27 +239,30 @@ class LaplacePosterior(WeightChanging):
         n_out = max(1, round(_HELD_OUT * len(order)))
         self._curvature = self._measure_curvature(order[n_out:])
         held_out = order[:n_out].to(self._inputs.device)
-        scores = [self._log_score(held_out, float(precision)) for precision in _GRID]
+        scores = np.sum([self._log_scores(rows) for rows in self._row_groups(held_out)], axis=0)
         return float(_GRID[int(np.argmax(scores))])
 
-    def _log_score(self, index: Tensor, precision: float) -> float:
-        total = 0.0
-        for rows in self._row_groups(index):
-            inputs = self._inputs[rows]
-            posterior: Any = self._posterior(self._reference.predict(inputs))
-            self._update(posterior, inputs, precision)
+    def _log_scores(self, rows: Tensor) -> list[float]:
+        """Return the log score of some training rows for each precision of the grid."""
+        inputs, weight = self._inputs[rows], self._weight_of(rows)
+        given = self._reference.predict(inputs)
+        scores, design = self._view().scores_and_design(inputs)
+        found = []
+        for precision in _GRID:
+            posterior: Any = self._posterior(given)
+            self._update(posterior, scores, design, float(precision))
             losses = self._reference.likelihood.negative_log_likelihood(
                 posterior.prediction("expected"), self._target[rows]
             )
-            total -= float((losses * self._weight_of(rows)).sum())
-        return total
+            found.append(-float((losses * weight).sum()))
+        return found
 
     # -- predicting ------------------------------------------------------------------------
 
     def _chunks(self, inputs: Tensor) -> Iterator[slice]:
         for rows in batches(inputs):
             part = inputs[rows]
-            for group in self._groups(len(part), self._view().bytes_per_row()):
+            for group in self._groups(len(part), self._bytes_per_row()):
                 start = (rows.start or 0) + group.start
                 yield slice(start, min(start + group.stop - group.start, len(inputs), rows.stop))
 
@@ -257,16 +272,16 @@ class LaplacePosterior(WeightChanging):
         given: Any,  # noqa: ARG002
         posterior: Any,
     ) -> dict[str, np.ndarray]:
-        self._update(posterior, inputs, self.prior_precision_)
+        scores, design = self._view().scores_and_design(inputs)
+        self._update(posterior, scores, design, self.prior_precision_)
         return {"cached": np.full(len(inputs), self._network().split.cached)}
 
-    def _update(self, posterior: Any, inputs: Tensor, precision: float) -> None:
-        view = self._view()
-        scores, design = view.scores_and_design(inputs)
+    def _update(self, posterior: Any, scores: Tensor, design: Any, precision: float) -> None:
+        likelihood = self._view().likelihood
         spread = self._curvature.spread(design, precision)
         for models in self._groups(len(self._normal), 8 * 8 * scores.numel()):
             deviations = spread.deviations(self._normal[models].to(scores))
-            posterior.update(view.likelihood.prediction(scores + deviations))
+            posterior.update(likelihood.prediction(scores + deviations))
         if self.predictive == "probit":
             matrices = scores[:, :, None].expand(-1, -1, scores.shape[1])
             parts = [_probit(scores[rows], spread.of_rows(rows)) for rows in batches(matrices)]

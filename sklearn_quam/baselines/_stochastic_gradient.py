@@ -163,7 +163,9 @@ def stable_step_size(
         At most the inverse of the largest curvature.
     """
     given = flatten({name: value[None] for name, value in network.free.start.items()})
-    rows = torch.arange(min(len(training.target), _CURVATURE_ROWS), device=given.device)
+    # From all over the data: they may be sorted.
+    n_rows = len(training.target)
+    rows = torch.arange(0, n_rows, -(-n_rows // _CURVATURE_ROWS), device=given.device)
     generator = torch.Generator().manual_seed(seed)
     direction = torch.randn(given.shape, generator=generator).to(given)
     distance = 1e-3 * max(1.0, float(given.norm()))

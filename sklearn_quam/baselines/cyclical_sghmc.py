@@ -163,8 +163,8 @@ class CyclicalSGHMCClassifier(_CyclicalSGHMC, BaseUncertaintyClassifier):
     batch_size : int, default=64
         Training rows that a step sees; the same for all chains.
     memory_limit : int, float or str, default=None
-        Memory for models that are run together, in bytes or as a text such as "1GB"; None takes a
-        quarter of what is free.
+        Memory for models that predict together, in bytes or as a text such as "1GB"; None takes a
+        quarter of what is free. The chains take what a mini-batch of all of them needs.
     setting : {"given", "expected"}, default="given"
         "given" judges the given network, "expected" the average of all plausible models, which then
         also predicts. It may be changed after ``fit``: both use the same models.
@@ -187,7 +187,7 @@ class CyclicalSGHMCClassifier(_CyclicalSGHMC, BaseUncertaintyClassifier):
     parameter_names_ : list of str
         Parameters of the network that differ between the models.
     n_parameters_searched_ : int
-        Number of values in them.
+        Number of values in them, or in the factors of low-rank updates of them.
     reference_loss_ : float
         Mean negative log-likelihood of the network on the training data.
     n_features_in_ : int
@@ -302,8 +302,8 @@ class CyclicalSGHMCRegressor(_CyclicalSGHMC, BaseUncertaintyRegressor):
     batch_size : int, default=64
         Training rows that a step sees; the same for all chains.
     memory_limit : int, float or str, default=None
-        Memory for models that are run together, in bytes or as a text such as "1GB"; None takes a
-        quarter of what is free.
+        Memory for models that predict together, in bytes or as a text such as "1GB"; None takes a
+        quarter of what is free. The chains take what a mini-batch of all of them needs.
     setting : {"given", "expected"}, default="given"
         "given" judges the given network, "expected" the average of all plausible models, which then
         also predicts. It may be changed after ``fit``: both use the same models.
@@ -329,7 +329,7 @@ class CyclicalSGHMCRegressor(_CyclicalSGHMC, BaseUncertaintyRegressor):
     parameter_names_ : list of str
         Parameters of the network that differ between the models.
     n_parameters_searched_ : int
-        Number of values in them.
+        Number of values in them, or in the factors of low-rank updates of them.
     n_outputs_ : int
         Number of values predicted for a row.
     noise_variance_ : ndarray of shape (n_outputs,)

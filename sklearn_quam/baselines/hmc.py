@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from numbers import Integral, Real
 from typing import Any, ClassVar
@@ -17,6 +18,7 @@ from .._classification import BaseUncertaintyClassifier
 from .._estimate import accumulation_dtype, chain_effective_sample_size, split_r_hat
 from .._free_network import Free, FreeNetwork, TrainingSet
 from .._likelihood import expected_values
+from .._memory import memory_in_bytes
 from .._parameters import LoRA
 from .._regression import BaseUncertaintyRegressor
 from ._hamiltonian import HMCState, Potential, StepSize, first_step_size, init, update
@@ -27,6 +29,8 @@ _MAX_R_HAT = 1.1
 # Training rows on which the chains are compared after fitting.
 _MAX_ROWS_COMPARED = 512
 _BYTES_OF_DRAWS = 2**26
+# How often predictions are held, and their spectra, while the chains are compared.
+_COPIES_OF_DRAWS = 16
 # Where the chains start around the given weights, in units of the spread of each tensor.
 _START_SPREAD = 0.5
 
@@ -97,6 +101,8 @@ class _HamiltonianMonteCarlo(SampledWeights):
                 draws.append(state.position)
                 rates.append(rate)
         self.step_size_, self.acceptance_rate_ = step.value, float(np.mean(rates))
+        # Of the draws that are kept: the parameters may be changed after fitting.
+        self._shape_of_draws = self.n_chains, self.n_samples
         # All draws of a chain are neighbours.
         return unflatten(torch.stack(draws, dim=1).flatten(0, 1), network.free.start)
 
@@ -110,16 +116,15 @@ class _HamiltonianMonteCarlo(SampledWeights):
         return torch.cat(parts, dim=1)
 
     def _potential(self, network: FreeNetwork, training: TrainingSet) -> Potential:
-        n_rows = len(training.rows[0])
-        size = max(1, _BYTES_OF_DRAWS // (self.n_chains * self._bytes_per_row))
+        groups = list(self._groups(len(training.target), self.n_chains * self._bytes_per_row))
 
         def potential(position: Tensor) -> tuple[Tensor, Tensor]:
             value = 0.5 * self.prior_precision * position.square().sum(dim=1)
             gradient = self.prior_precision * position
-            for start in range(0, n_rows, size):
+            for rows in groups:
                 leaf = position.detach().requires_grad_()
                 values = unflatten(leaf, network.free.start)
-                losses = network.losses(values, training, slice(start, start + size)).sum(dim=1)
+                losses = network.losses(values, training, rows).sum(dim=1)
                 gradient = gradient + torch.autograd.grad(losses.sum(), leaf)[0]
                 value = value + losses.detach()
             return value, gradient
@@ -130,7 +135,9 @@ class _HamiltonianMonteCarlo(SampledWeights):
 
     def _chunks(self, inputs: Tensor) -> Any:
         columns = _values(self._reference.predict(inputs[:1])).shape[-1]
-        size = max(1, _BYTES_OF_DRAWS // (self.n_chains * self.n_samples * columns * 8))
+        limit = memory_in_bytes(self.memory_limit, self._reference.device) // _COPIES_OF_DRAWS
+        needed = max(self.n_chains * self.n_samples * columns * 8, self._bytes_per_row)
+        size = max(1, min(limit, _BYTES_OF_DRAWS) // needed)
         return [slice(start, start + size) for start in range(0, len(inputs), size)]
 
     def _sample_models(
@@ -146,7 +153,7 @@ class _HamiltonianMonteCarlo(SampledWeights):
         r_hat, size = self._compare_chains(draws)
         _warn_about(float(r_hat.max()), "the predicted rows")
         # Draws of a chain resemble each other: the estimate is worth fewer of them.
-        inflation = np.sqrt(self.n_chains * self.n_samples / size)
+        inflation = np.sqrt(math.prod(self._shape_of_draws) / size)
         return {
             "r_hat": r_hat,
             "effective_sample_size": size,
@@ -156,7 +163,7 @@ class _HamiltonianMonteCarlo(SampledWeights):
 
     def _compare_chains(self, draws: list[Tensor]) -> tuple[np.ndarray, np.ndarray]:
         """Return R-hat and the effective sample size of the predictions of each row."""
-        values = torch.cat(draws).unflatten(0, (self.n_chains, -1))
+        values = torch.cat(draws).unflatten(0, self._shape_of_draws)
         r_hat = split_r_hat(values).amax(dim=-1)
         # The epistemic uncertainty is a mean of squared deviations, too, whose neighbours may
         # resemble each other where those of the predictions do not.
@@ -240,7 +247,7 @@ class HMCClassifier(_HamiltonianMonteCarlo, BaseUncertaintyClassifier):
     parameter_names_ : list of str
         Parameters of the network that differ between the models.
     n_parameters_searched_ : int
-        Number of values in them.
+        Number of values in them, or in the factors of low-rank updates of them.
     r_hat_ : float
         Largest split R-hat of the predictions of (up to 512) training rows.
     step_size_ : float
@@ -374,7 +381,7 @@ class HMCRegressor(_HamiltonianMonteCarlo, BaseUncertaintyRegressor):
     parameter_names_ : list of str
         Parameters of the network that differ between the models.
     n_parameters_searched_ : int
-        Number of values in them.
+        Number of values in them, or in the factors of low-rank updates of them.
     r_hat_ : float
         Largest split R-hat of the predictions of (up to 512) training rows.
     step_size_ : float

@@ -68,7 +68,7 @@ class LaplaceClassifier(LaplacePosterior, BaseUncertaintyClassifier):
     parameter_names_ : list of str
         Parameters of the network that differ between the models.
     n_parameters_searched_ : int
-        Number of values in them.
+        Number of values in them, or in the factors of low-rank updates of them.
     prior_precision_ : float
         The prior precision that is used.
     log_marginal_likelihood_ : float
@@ -193,7 +193,7 @@ class LaplaceRegressor(LaplacePosterior, BaseUncertaintyRegressor):
     parameter_names_ : list of str
         Parameters of the network that differ between the models.
     n_parameters_searched_ : int
-        Number of values in them.
+        Number of values in them, or in the factors of low-rank updates of them.
     prior_precision_ : float
         The prior precision that is used.
     log_marginal_likelihood_ : float

@@ -6,46 +6,14 @@ from typing import Any
 
 import numpy as np
 from sklearn.utils import check_array
-from sklearn.utils.validation import check_is_fitted
 
-from .._adapters import split_pipeline
-
-COMPONENTS = ("aleatoric", "epistemic", "total")
-
-
-def method_and_rows(estimator: Any, X: Any, *, needs: str, caller: str) -> tuple[Any, Any]:
-    """Return the fitted estimator at the end of a pipeline, and the rows as it takes them.
-
-    Parameters
-    ----------
-    estimator : object
-        An estimator of the package, or a pipeline that ends in one.
-    X : array-like of shape (n_samples, ...)
-        Rows as the pipeline takes them.
-    needs : str
-        A method that it must have.
-    caller : str
-        The display, for the error message.
-
-    Returns
-    -------
-    tuple
-        The estimator and the rows.
-    """
-    transformers, method = split_pipeline(estimator)
-    if not hasattr(method, needs):
-        raise TypeError(
-            f"{caller} needs an estimator with {needs}, such as QUAMClassifier or QUAMRegressor; "
-            f"got {type(method).__name__}."
-        )
-    check_is_fitted(method)
-    return method, (X if transformers is None else transformers.transform(X))
+from .._measures import Uncertainty
 
 
 def check_component(component: str) -> str:
     """Return the name of a part of the uncertainty, if it is one."""
-    if component not in COMPONENTS:
-        raise ValueError(f"component must be one of {list(COMPONENTS)}; got {component!r}.")
+    if component not in Uncertainty._fields:
+        raise ValueError(f"component must be one of {Uncertainty._fields}; got {component!r}.")
     return component
 
 
@@ -70,11 +38,6 @@ def check_row(x: Any) -> Any:
     if len(x) != 1:
         raise ValueError(f"x must be a single row; got {len(x)} rows. Pass X[i : i + 1].")
     return x
-
-
-def is_classifier(estimator: Any) -> bool:
-    """Tell whether an estimator knows classes."""
-    return hasattr(estimator, "classes_")
 
 
 def unit(estimator: Any) -> str:

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from sklearn.utils import check_array, check_consistent_length
+from sklearn.base import is_classifier
+from sklearn.utils import check_array
 
+from .._inside import as_labels, method_and_rows
 from .._measures import Uncertainty
-from ._answers import check_component, column_names, is_classifier, like_table, method_and_rows
+from ._answers import check_component, column_names, like_table
 from ._answers import unit as unit_of
 from ._style import (
     COLOUR_MAP,
@@ -136,7 +138,8 @@ class UncertaintyMapDisplay:
         Parameters
         ----------
         estimator : object
-            A fitted estimator of the package for two features, or a pipeline that ends in one.
+            A fitted estimator of the package for two features, a pipeline that ends in one, or a
+            search.
         X : array-like of shape (n_samples, 2)
             Points to draw, such as the training data; the grid extends around them.
         y : array-like of shape (n_samples,), default=None
@@ -177,9 +180,7 @@ class UncertaintyMapDisplay:
             _axis_values(points[:, 1], grid_resolution, eps, ylim),
         )
         grid = like_table(np.column_stack([xx0.ravel(), xx1.ravel()]), X)
-        method, rows = method_and_rows(
-            estimator, grid, needs="predict_uncertainty", caller=cls.__name__
-        )
+        method, rows = method_and_rows(estimator, grid)
         results = method._results(rows)
         classifier = is_classifier(method)
         names = column_names(X, 2)
@@ -261,8 +262,7 @@ class UncertaintyMapDisplay:
         check_matplotlib(f"{cls.__name__}.from_predictions")
         xx0, xx1 = np.asarray(xx0, dtype=float), np.asarray(xx1, dtype=float)
         if y is not None:
-            y = np.asarray(y)
-            check_consistent_length(X, y)
+            y = as_labels(y, X)
             classes = np.unique(y) if classes is None else np.asarray(classes)
         display = cls(
             xx0=xx0,

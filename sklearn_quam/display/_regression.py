@@ -6,9 +6,11 @@ import copy
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+from sklearn.base import is_regressor
 from sklearn.utils import check_array, check_consistent_length
 
-from ._answers import check_vector, column_names, is_classifier, like_table, method_and_rows
+from .._inside import method_and_rows
+from ._answers import check_vector, column_names, like_table
 from ._style import BLUE, GIVEN, axes_or_new, check_matplotlib, legend_below, remove_frame
 
 if TYPE_CHECKING:
@@ -145,9 +147,7 @@ class RegressionUncertaintyDisplay:
         x = np.linspace(low, high, grid_resolution)
         rows = np.tile(np.median(points, axis=0), (grid_resolution, 1))
         rows[:, column] = x
-        method, rows = method_and_rows(
-            estimator, like_table(rows, X), needs="predict_uncertainty", caller=cls.__name__
-        )
+        method, rows = method_and_rows(estimator, like_table(rows, X))
         mean, uncertainty = _variance_split(method, rows)
         return cls.from_predictions(
             x,
@@ -302,7 +302,7 @@ def _column(feature: int | str, names: list[str]) -> int:
 
 def _variance_split(method: Any, rows: Any) -> tuple[np.ndarray, Any]:
     """Return means and variances, which the estimator itself may not be set to measure."""
-    if is_classifier(method) or not hasattr(method, "measure"):
+    if not is_regressor(method):
         raise ValueError(f"The bands need a regressor; got {type(method).__name__}.")
     if method.n_outputs_ != 1:
         raise ValueError(

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from sklearn.utils import check_consistent_length
 
-from ..base import from_tensor
-from ._answers import check_vector, method_and_rows
+from .._inside import method_and_rows
+from .._rows import from_tensor
+from ._answers import check_vector
 from ._answers import unit as unit_of
 from ._style import as_text, check_matplotlib
 
@@ -100,7 +101,7 @@ class UncertainSamplesDisplay:
         Parameters
         ----------
         estimator : object
-            A fitted estimator of the package, or a pipeline that ends in one.
+            A fitted estimator of the package, a pipeline that ends in one, or a search.
         X : array-like of shape (n_samples, ...)
             Images, as the estimator takes them.
         image_shape : tuple of int, default=None
@@ -120,9 +121,7 @@ class UncertainSamplesDisplay:
         """
         check_matplotlib(f"{cls.__name__}.from_estimator")
         images = _as_images(X, image_shape)
-        method, rows = method_and_rows(
-            estimator, X, needs="predict_uncertainty", caller=cls.__name__
-        )
+        method, rows = method_and_rows(estimator, X)
         results = method._results(rows)
         diagnostics = results.diagnostics
         # A rival that explains the training data badly is none.

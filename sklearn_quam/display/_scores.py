@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+from sklearn.base import is_classifier
 from sklearn.metrics import roc_auc_score
 
+from .._inside import correct, method_and_rows
 from ..metrics import accuracy_rejection_auc, accuracy_rejection_curve
-from ._answers import check_component, check_vector, is_classifier, method_and_rows
+from ._answers import check_component, check_vector
 from ._answers import unit as unit_of
 from ._style import (
     BLUE,
@@ -100,7 +102,7 @@ class UncertaintyHistogramDisplay:
         Parameters
         ----------
         estimator : object
-            A fitted estimator of the package, or a pipeline that ends in one.
+            A fitted estimator of the package, a pipeline that ends in one, or a search.
         X_id : array-like of shape (n_id, ...)
             Rows like the training data, but not from it.
         X_ood : array-like of shape (n_ood, ...)
@@ -121,9 +123,7 @@ class UncertaintyHistogramDisplay:
         check_component(component)
         parts = []
         for X in (X_id, X_ood):
-            method, rows = method_and_rows(
-                estimator, X, needs="predict_uncertainty", caller=cls.__name__
-            )
+            method, rows = method_and_rows(estimator, X)
             parts.append(getattr(method.predict_uncertainty(rows), component))
         xlabel = f"{component} uncertainty ({unit_of(method)})"
         return cls.from_predictions(*parts, xlabel=xlabel, ax=ax, **kwargs)
@@ -256,7 +256,7 @@ class AccuracyRejectionDisplay:
     >>> display = AccuracyRejectionDisplay.from_estimator(est, X, y, name="QUAM")
     >>> est = ReferenceClassifier(net).fit(X, y)
     >>> display = AccuracyRejectionDisplay.from_estimator(
-    ...     est, X, y, component="total", name="entropy", ax=display.ax_)
+    ...     est, X, y, name="entropy", ax=display.ax_)
     >>> len(display.ax_.lines)
     2
     """
@@ -281,7 +281,7 @@ class AccuracyRejectionDisplay:
         X: Any,
         y: Any,
         *,
-        component: str = "epistemic",
+        component: str = "total",
         name: str | None = None,
         ax: Axes | None = None,
         **kwargs: Any,
@@ -291,13 +291,13 @@ class AccuracyRejectionDisplay:
         Parameters
         ----------
         estimator : object
-            A fitted classifier of the package, or a pipeline that ends in one.
+            A fitted classifier of the package, a pipeline that ends in one, or a search.
         X : array-like of shape (n_samples, ...)
             Test rows.
         y : array-like of shape (n_samples,)
             Their true classes.
-        component : {"aleatoric", "epistemic", "total"}, default="epistemic"
-            What rows are rejected by.
+        component : {"aleatoric", "epistemic", "total"}, default="total"
+            What rows are rejected by, as for `rejection_scorer`.
         name : str, default=None
             What the legend calls the curve; None takes the name of the class.
         ax : matplotlib Axes, default=None
@@ -312,16 +312,14 @@ class AccuracyRejectionDisplay:
         """
         check_matplotlib(f"{cls.__name__}.from_estimator")
         check_component(component)
-        method, rows = method_and_rows(
-            estimator, X, needs="predict_uncertainty", caller=cls.__name__
-        )
+        method, rows = method_and_rows(estimator, X)
         if not is_classifier(method):
             raise ValueError(
                 f"Accuracy is about classes, but {type(method).__name__} predicts numbers."
             )
         predicted, uncertainty = method.predict(rows, return_uncertainty=True)
         return cls.from_predictions(
-            predicted == np.asarray(y),
+            correct(predicted, y),
             getattr(uncertainty, component),
             name=type(method).__name__ if name is None else name,
             ax=ax,

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from sklearn.utils import check_consistent_length
 
-from ._answers import check_row, method_and_rows
+from .._inside import method_and_rows
+from ._answers import check_row
 from ._style import (
     GIVEN,
     GREY,
@@ -38,7 +39,7 @@ class SearchTraceDisplay:
     divergence : list of ndarray of shape (n_steps + 1,)
         For each search, how far the models it met are from the given network, in nats.
     loss_increase : list of ndarray of shape (n_steps + 1,)
-        What they cost on the training data, in nats a row.
+        What they cost on the training rows that the step saw (``batch_size``), in nats a row.
     targets : sequence of length n_searches, default=None
         What each search has looked for, such as a class.
     slack : float, default=None
@@ -107,9 +108,7 @@ class SearchTraceDisplay:
             The display.
         """
         check_matplotlib(f"{cls.__name__}.from_estimator")
-        method, row = method_and_rows(
-            estimator, check_row(x), needs="search_traces", caller=cls.__name__
-        )
+        method, row = method_and_rows(estimator, check_row(x), needs="search_traces")
         traces = method.search_traces(row)[0]
         targets = [trace["target"] for trace in traces]
         return cls.from_predictions(
@@ -216,7 +215,7 @@ class SearchTraceDisplay:
             self._draw_search(ax, number, kwargs) for number in range(len(self.divergence))
         ]
         ax.set(
-            xlabel="loss increase on the training data (nats)",
+            xlabel="loss increase on training rows (nats)",
             ylabel="divergence (nats)",
         )
         remove_frame(ax)

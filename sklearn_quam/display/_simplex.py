@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+from sklearn.base import is_classifier
 from sklearn.utils import check_array, check_consistent_length
 
-from ._answers import check_row, is_classifier, method_and_rows
+from .._inside import method_and_rows
+from ._answers import check_row
 from ._style import (
     BLUE,
     GIVEN,
@@ -107,7 +109,7 @@ class SimplexDisplay:
             The row.
         models : {"visited", "best"}, default="visited"
             Every model that the searches met, drawn the fainter the less it explains the training
-            data, or the most divergent feasible one of each search.
+            rows that its step saw, or the most divergent feasible one of each search.
         classes : sequence of length 3, default=None
             Classes to show; probabilities are normalised to them, and searches for other classes
             are left out. None shows all, if there are three.
@@ -124,9 +126,7 @@ class SimplexDisplay:
         check_matplotlib(f"{cls.__name__}.from_estimator")
         if models not in ("visited", "best"):
             raise ValueError(f"models must be 'visited' or 'best'; got {models!r}.")
-        method, row = method_and_rows(
-            estimator, check_row(x), needs="search_traces", caller=cls.__name__
-        )
+        method, row = method_and_rows(estimator, check_row(x), needs="search_traces")
         columns = _three_columns(method, classes)
         corners = method.classes_[columns]
         found = _visited(method, row) if models == "visited" else _best(method, row)
