@@ -57,6 +57,8 @@ class _HamiltonianMonteCarlo(SampledWeights):
     prior_precision: float
 
     def _finish_fit(self) -> None:
+        # Of the draws that are kept: the parameters may be changed after fitting.
+        self._shape_of_draws = self.n_chains, self.n_samples
         super()._finish_fit()
         rows = self._inputs[:: -(-len(self._inputs) // _MAX_ROWS_COMPARED)]
         worst = [
@@ -101,8 +103,6 @@ class _HamiltonianMonteCarlo(SampledWeights):
                 draws.append(state.position)
                 rates.append(rate)
         self.step_size_, self.acceptance_rate_ = step.value, float(np.mean(rates))
-        # Of the draws that are kept: the parameters may be changed after fitting.
-        self._shape_of_draws = self.n_chains, self.n_samples
         # All draws of a chain are neighbours.
         return unflatten(torch.stack(draws, dim=1).flatten(0, 1), network.free.start)
 
