@@ -142,5 +142,5 @@ def write(folder):
         content = "Not drawn yet.\n"
         if figure.exists():
             shutil.copy(figure, folder / figure.name)
-            content = f".. image:: {figure.name}\n   :alt: {name.replace('_', ' ')}\n"
+            content = f".. image:: generated/{figure.name}\n   :alt: {name.replace('_', ' ')}\n"
         (folder / f"{name}_figure.rst").write_text(content)

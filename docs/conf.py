@@ -8,7 +8,6 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
 import benchmark_tables  # noqa: E402
-from sphinx_gallery.sorting import ExplicitOrder, FileNameSortKey  # noqa: E402
 
 import sklearn_quam  # noqa: E402
 
@@ -38,10 +37,8 @@ sphinx_gallery_conf = {
     "gallery_dirs": "gallery",
     "filename_pattern": r"/plot_",
     "ignore_pattern": r"demo\.py|__init__\.py",
-    "subsection_order": ExplicitOrder(
-        ["../examples/1_quickstart", "../examples/2_methods", "../examples/3_paper", "*"]
-    ),
-    "within_subsection_order": FileNameSortKey,
+    "subsection_order": ["../examples/1_quickstart", "../examples/2_methods"],
+    "within_subsection_order": "FileNameSortKey",
     "abort_on_example_error": True,
     "remove_config_comments": True,
     "show_memory": False,

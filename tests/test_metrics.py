@@ -62,7 +62,7 @@ def slow_fpr(y_true, y_score, tpr):
     corners = [
         (hits, alarms)
         for i, (hits, alarms) in enumerate(points)
-        if i in (0, len(points) - 1)
+        if i in (0, 1, len(points) - 1)  # scikit-learn keeps the first threshold in any case
         or (points[i + 1][0] - hits, points[i + 1][1] - alarms)
         != (hits - points[i - 1][0], alarms - points[i - 1][1])
     ]

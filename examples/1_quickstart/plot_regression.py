@@ -18,7 +18,9 @@ from sklearn_quam.display import RegressionUncertaintyDisplay
 rng = np.random.default_rng(0)
 X = np.concatenate([rng.uniform(-3, -1, 60), rng.uniform(1, 3, 60)])[:, None]
 y = np.sin(2 * X[:, 0]) + 0.1 * rng.normal(size=len(X))
-net = MLPRegressor((50, 50), activation="tanh", solver="lbfgs", max_iter=2000, random_state=0)
+net = MLPRegressor(
+    hidden_layer_sizes=(50, 50), activation="tanh", solver="lbfgs", max_iter=2000, random_state=0
+)
 net.fit(X, y)
 
 # %%
