@@ -46,8 +46,8 @@ for _ in range(30):
 # ----------------------
 # Only the two last layers are searched: the convolution is run once for each image, and the
 # searches are large matrix products. The images that it is least certain about are eights and
-# nines, and the class behind the question mark is what another network, as good on the training
-# data, would say.
+# nines, followed by known digits that are hard to read. The class behind the question mark is what
+# another network, as good on the training data, would say.
 
 quam = QUAMClassifier(module, parameters=2, random_state=0).fit(X_train, y_train)
 new = np.concatenate([X[known][1000:1040], X[~known][:20]])
