@@ -18,7 +18,7 @@ from ._free_network import WeightChanging, draw_batches, probe_rows
 from ._likelihood import expected_values, map_prediction
 from ._memory import memory_in_bytes
 from ._objective import Schedule, choose_targets
-from ._parameters import LoRA
+from ._reference import slices
 from ._sampling import SAMPLERS, ModelKeeper, Sampler, TraceKeeper
 from ._search import Problem, bytes_per_search, run_searches
 
@@ -36,7 +36,7 @@ class AdversarialSearch(WeightChanging):
     _rows_in_parallel = True
     _made_again = ("_free_network_", "_prepared")
     _search_constraints: ClassVar[dict] = {
-        "parameters": [str, Interval(Integral, 1, None, closed="left"), list, callable, LoRA],
+        **WeightChanging._weight_constraints,
         "n_steps": [Interval(Integral, 1, None, closed="left")],
         "learning_rate": [Interval(Real, 0, None, closed="neither")],
         "learning_rate_decay": [Interval(Real, 1, None, closed="left")],
@@ -50,7 +50,6 @@ class AdversarialSearch(WeightChanging):
         "max_change": [Interval(Real, 0, None, closed="neither"), None],
         "tol": [Interval(Real, 0, None, closed="left")],
         "batch_size": [Interval(Integral, 1, None, closed="left")],
-        "memory_limit": [Interval(Real, 0, None, closed="neither"), str, None],
         "optimizer": [StrOptions({"adam", "sgd"})],
         "n_jobs": [Integral, None],
     }
@@ -148,8 +147,7 @@ class AdversarialSearch(WeightChanging):
         n_rows = max(1, self._searches_at_once() // n_targets)
         # Every worker should get something to do.
         n_rows = min(n_rows, -(-len(inputs) // self._n_workers))
-        for start in range(0, len(inputs), n_rows):
-            yield slice(start, start + n_rows)
+        return slices(len(inputs), n_rows)
 
     def _sample_models(self, inputs: Tensor, given: Any, posterior: Any) -> dict[str, np.ndarray]:
         samplers = [

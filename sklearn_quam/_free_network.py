@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import torch
+from sklearn.utils._param_validation import Interval
 from torch import Tensor
 
 from ._batched import Executor, choose_executor
 from ._cache import Rows, SplitModule, split_module
 from ._likelihood import map_prediction
 from ._memory import memory_in_bytes
-from ._parameters import FreeParameters, choose_parameters, execution_order
-from ._reference import ReferenceModel, batches
+from ._parameters import FreeParameters, LoRA, choose_parameters, execution_order
+from ._reference import ReferenceModel, batches, rows_at_once, slices
 from .base import BaseUncertaintyEstimator
 
 Free = dict[str, Tensor]
@@ -51,9 +53,11 @@ class TrainingSet:
 
     def mean_loss(self, losses: Tensor, index: Tensor) -> Tensor:
         """Return the weighted mean over rows (the last axis) that are given by their numbers."""
-        if self.weight is not None:
-            losses = losses * self.weight[index]
-        return losses.mean(dim=-1)
+        return self.weighted(losses, index).mean(dim=-1)
+
+    def weighted(self, losses: Tensor, index: Tensor | slice) -> Tensor:
+        """Return the losses of rows (the last axis) times their sample weights."""
+        return losses if self.weight is None else losses * self.weight[index]
 
 
 @dataclass(frozen=True)
@@ -134,7 +138,7 @@ class FreeNetwork:
         prediction = self.predict(values, tuple(part[index] for part in training.rows))
         likelihood = self.executor.likelihood
         losses = likelihood.negative_log_likelihood(prediction, training.target[index])
-        return losses if training.weight is None else losses * training.weight[index]
+        return training.weighted(losses, index)
 
     def bytes_per_row(self, rows: Rows) -> int:
         """Return the memory that one model needs for one row, measured on a few.
@@ -200,6 +204,10 @@ class WeightChanging(BaseUncertaintyEstimator):
     """Shared by the methods that look at the network with other weights."""
 
     _made_again: ClassVar[tuple[str, ...]] = ("_free_network_",)
+    _weight_constraints: ClassVar[dict] = {
+        "parameters": [str, Interval(Integral, 1, None, closed="left"), list, callable, LoRA],
+        "memory_limit": [Interval(Real, 0, None, closed="neither"), str, None],
+    }
 
     parameters: Any
     memory_limit: Any
@@ -227,12 +235,18 @@ class WeightChanging(BaseUncertaintyEstimator):
 
     def _groups(self, n_models: int, bytes_per_model: int) -> Iterator[slice]:
         """Yield the models that fit the memory limit together."""
+        return slices(n_models, self._number_that_fits(bytes_per_model))
+
+    def _row_chunks(self, inputs: Tensor, bytes_per_row: int) -> Iterator[slice]:
+        """Yield the rows that fit the memory limit, and one forward pass, together."""
+        size = min(rows_at_once(inputs), self._number_that_fits(bytes_per_row))
+        return slices(len(inputs), size)
+
+    def _number_that_fits(self, bytes_each: int) -> int:
         limit = memory_in_bytes(self.memory_limit, self._reference.device)
         if self._reference.device.type == "cpu":
             limit = min(limit, _MAX_BYTES_ON_CPU)
-        size = max(1, limit // max(1, bytes_per_model))
-        for start in range(0, n_models, size):
-            yield slice(start, start + size)
+        return max(1, limit // max(1, bytes_each))
 
 
 def draw_batches(

@@ -132,8 +132,25 @@ def batches(inputs: Tensor) -> Iterator[slice]:
     slice
         The next rows.
     """
-    size = rows_at_once(inputs)
-    for start in range(0, len(inputs), size):
+    yield from slices(len(inputs), rows_at_once(inputs))
+
+
+def slices(n_rows: int, size: int) -> Iterator[slice]:
+    """Yield consecutive parts of some rows, or of anything that is numbered.
+
+    Parameters
+    ----------
+    n_rows : int
+        How many there are.
+    size : int
+        How many a part has at most.
+
+    Yields
+    ------
+    slice
+        The next part.
+    """
+    for start in range(0, n_rows, size):
         yield slice(start, start + size)
 
 

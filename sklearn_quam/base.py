@@ -259,13 +259,14 @@ class BaseUncertaintyEstimator(BaseEstimator):
             self._n_workers = min(effective_n_jobs(self.n_jobs), len(inputs))
         chunks = list(self._chunks(inputs))
         parts = []
-        with tqdm(
-            total=len(inputs), unit="point", disable=not self.verbose, desc=type(self).__name__
-        ) as bar:
+        with self._progress_bar(len(inputs)) as bar:
             for done in self._results_of_chunks(inputs, chunks):
                 parts += done
                 bar.update(sum(len(part.prediction) for part in done))
         return join(parts)
+
+    def _progress_bar(self, n_rows: int) -> tqdm:
+        return tqdm(total=n_rows, unit="point", disable=not self.verbose, desc=type(self).__name__)
 
     def _results_of_chunks(self, inputs: Tensor, chunks: list[slice]) -> Iterator[list[RowResults]]:
         if self._n_workers > 1 and len(chunks) > 1:

@@ -117,9 +117,7 @@ class Ensemble(BaseUncertaintyEstimator):
         inputs = self._check_inputs(X)
         of_members = [member._check_inputs(X) for member in self._members]
         parts = []
-        with tqdm(
-            total=len(inputs), unit="point", disable=not self.verbose, desc=type(self).__name__
-        ) as bar:
+        with self._progress_bar(len(inputs)) as bar:
             for rows in self._members[0]._chunks(of_members[0]):
                 posterior: Any = self._posterior(self._reference.predict(inputs[rows]))
                 found = []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
@@ -36,7 +36,7 @@ from .._estimate import accumulation_dtype
 from .._free_network import WeightChanging, probe_rows
 from .._likelihood import CategoricalLikelihood
 from .._memory import memory_in_bytes
-from .._parameters import LoRA, execution_order
+from .._parameters import execution_order
 from .._reference import batches
 from .._scores import Head, WholeNetwork, find_head, fisher_root
 
@@ -51,14 +51,13 @@ class LaplacePosterior(WeightChanging):
 
     _made_again = ("_free_network_", "_view_")
     _laplace_constraints: ClassVar[dict] = {
-        "parameters": [str, Interval(Integral, 1, None, closed="left"), list, callable, LoRA],
+        **WeightChanging._weight_constraints,
         "structure": [StrOptions({"full", "kron", "diag"})],
         "prior_precision": [
             Interval(Real, 0, np.inf, closed="right"),
             StrOptions({"marginal_likelihood", "grid"}),
         ],
         "n_samples": [Interval(Integral, 2, None, closed="left")],
-        "memory_limit": [Interval(Real, 0, None, closed="neither"), str, None],
     }
 
     structure: str
@@ -81,7 +80,7 @@ class LaplacePosterior(WeightChanging):
             self.prior_precision_ = self._most_likely()
         elif self.prior_precision != "grid":
             self.prior_precision_ = float(self.prior_precision)
-        self.log_marginal_likelihood_ = float(self._evidence(self.prior_precision_))
+        self.log_marginal_likelihood_ = self._evidence()(self.prior_precision_)
 
     def _view(self) -> Head | WholeNetwork:
         """Return how scores depend on the free parameters; made once."""
@@ -207,24 +206,31 @@ class LaplacePosterior(WeightChanging):
 
     # -- prior precision -------------------------------------------------------------------
 
-    def _evidence(self, precision: Any) -> Any:
-        """Return the logarithm of the marginal likelihood of the training data, approximately."""
-        if np.isinf(precision):
-            return -np.inf
+    def _evidence(self) -> Callable[[float], float]:
+        """Return the log marginal likelihood of the training data as a function of the precision.
+
+        It is an approximation, for the posterior is.
+        """
         start = self._network().free.start.values()
         norm = sum(float(value.double().square().sum()) for value in start)
         values = self._curvature.eigenvalues.cpu().double().numpy()
         loss = self.reference_loss_ * len(self._inputs)
-        log_det = np.log1p(values / precision).sum()
-        return -loss - 0.5 * (precision * norm + log_det)
+
+        def evidence(precision: float) -> float:
+            if np.isinf(precision):
+                return -np.inf
+            log_det = np.log1p(values / precision).sum()
+            return float(-loss - 0.5 * (precision * norm + log_det))
+
+        return evidence
 
     def _most_likely(self) -> float:
         """Return the prior precision that makes the training data most likely."""
-        evidence = [self._evidence(precision) for precision in _GRID]
-        best = int(np.argmax(evidence))
+        evidence = self._evidence()
+        best = int(np.argmax([evidence(precision) for precision in _GRID]))
         low, high = _GRID[max(best - 1, 0)], _GRID[min(best + 1, len(_GRID) - 1)]
         found = minimize_scalar(
-            lambda logarithm: -self._evidence(math.exp(logarithm)),
+            lambda logarithm: -evidence(math.exp(logarithm)),
             bounds=(math.log(low), math.log(high)),
             method="bounded",
         )
@@ -260,11 +266,7 @@ class LaplacePosterior(WeightChanging):
     # -- predicting ------------------------------------------------------------------------
 
     def _chunks(self, inputs: Tensor) -> Iterator[slice]:
-        for rows in batches(inputs):
-            part = inputs[rows]
-            for group in self._groups(len(part), self._bytes_per_row()):
-                start = (rows.start or 0) + group.start
-                yield slice(start, min(start + group.stop - group.start, len(inputs), rows.stop))
+        return self._row_chunks(inputs, self._bytes_per_row())
 
     def _sample_models(
         self,

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from .._contexts import computing
 from .._free_network import Free, FreeNetwork, TrainingSet, WeightChanging, probe_rows
-from .._reference import rows_at_once
 
 
 class SampledWeights(WeightChanging):
@@ -42,10 +41,7 @@ class SampledWeights(WeightChanging):
         raise NotImplementedError
 
     def _chunks(self, inputs: Tensor) -> Iterator[slice]:
-        size = next(self._groups(rows_at_once(inputs), self._bytes_per_row)).stop
-        size = min(size, rows_at_once(inputs))
-        for start in range(0, len(inputs), size):
-            yield slice(start, start + size)
+        return self._row_chunks(inputs, self._bytes_per_row)
 
     def _sample_models(
         self,

@@ -15,7 +15,6 @@ from tqdm.auto import trange
 
 from .._classification import BaseUncertaintyClassifier
 from .._free_network import Free, FreeNetwork, TrainingSet, draw_batches
-from .._parameters import LoRA
 from .._regression import BaseUncertaintyRegressor
 from ._sampled_weights import SampledWeights, flatten, unflatten
 from ._stochastic_gradient import init, loss_scale, mean_gradient, stable_step_size, update
@@ -28,7 +27,7 @@ class _CyclicalSGHMC(SampledWeights):
     """Fills in the hook: what the chains meet at the end of each cycle."""
 
     _cycle_constraints: ClassVar[dict] = {
-        "parameters": [str, Interval(Integral, 1, None, closed="left"), list, callable, LoRA],
+        **SampledWeights._weight_constraints,
         "n_chains": [Interval(Integral, 1, None, closed="left")],
         "n_cycles": [Interval(Integral, 1, None, closed="left")],
         "n_steps": [Interval(Integral, 1, None, closed="left")],
@@ -39,7 +38,6 @@ class _CyclicalSGHMC(SampledWeights):
         "temperature": [Interval(Real, 0, None, closed="left")],
         "prior_precision": [Interval(Real, 0, None, closed="left")],
         "batch_size": [Interval(Integral, 1, None, closed="left")],
-        "memory_limit": [Interval(Real, 0, None, closed="neither"), str, None],
     }
 
     n_chains: int

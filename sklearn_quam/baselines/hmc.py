@@ -19,7 +19,7 @@ from .._estimate import accumulation_dtype, chain_effective_sample_size, split_r
 from .._free_network import Free, FreeNetwork, TrainingSet
 from .._likelihood import expected_values
 from .._memory import memory_in_bytes
-from .._parameters import LoRA
+from .._reference import slices
 from .._regression import BaseUncertaintyRegressor
 from ._hamiltonian import HMCState, Potential, StepSize, first_step_size, init, update
 from ._sampled_weights import SampledWeights, unflatten
@@ -39,14 +39,13 @@ class _HamiltonianMonteCarlo(SampledWeights):
     """Fills in the hooks: draws of several chains."""
 
     _chain_constraints: ClassVar[dict] = {
-        "parameters": [str, Interval(Integral, 1, None, closed="left"), list, callable, LoRA],
+        **SampledWeights._weight_constraints,
         "n_chains": [Interval(Integral, 1, None, closed="left")],
         "n_samples": [Interval(Integral, 4, None, closed="left")],
         "n_warmup": [Interval(Integral, 0, None, closed="left")],
         "n_leapfrog": [Interval(Integral, 1, None, closed="left")],
         "target_acceptance": [Interval(Real, 0, 1, closed="neither")],
         "prior_precision": [Interval(Real, 0, None, closed="neither")],
-        "memory_limit": [Interval(Real, 0, None, closed="neither"), str, None],
     }
 
     n_chains: int
@@ -138,7 +137,7 @@ class _HamiltonianMonteCarlo(SampledWeights):
         limit = memory_in_bytes(self.memory_limit, self._reference.device) // _COPIES_OF_DRAWS
         needed = max(self.n_chains * self.n_samples * columns * 8, self._bytes_per_row)
         size = max(1, min(limit, _BYTES_OF_DRAWS) // needed)
-        return [slice(start, start + size) for start in range(0, len(inputs), size)]
+        return list(slices(len(inputs), size))
 
     def _sample_models(
         self,

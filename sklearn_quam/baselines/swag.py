@@ -13,7 +13,6 @@ from tqdm.auto import trange
 
 from .._classification import BaseUncertaintyClassifier
 from .._free_network import Free, FreeNetwork, TrainingSet, draw_batches
-from .._parameters import LoRA
 from .._regression import BaseUncertaintyRegressor
 from ._sampled_weights import SampledWeights, flatten, unflatten
 from ._stochastic_gradient import init, loss_scale, mean_gradient, stable_step_size, update
@@ -60,7 +59,7 @@ class _SWAG(SampledWeights):
     """Fills in the hook: draws from the Gaussian around the path of a descent."""
 
     _swag_constraints: ClassVar[dict] = {
-        "parameters": [str, Interval(Integral, 1, None, closed="left"), list, callable, LoRA],
+        **SampledWeights._weight_constraints,
         "n_samples": [Interval(Integral, 1, None, closed="left")],
         "n_epochs": [Interval(Integral, 2, None, closed="left")],
         "rank": [Interval(Integral, 2, None, closed="left")],
@@ -68,7 +67,6 @@ class _SWAG(SampledWeights):
         "momentum": [Interval(Real, 0, 1, closed="left")],
         "weight_decay": [Interval(Real, 0, None, closed="left")],
         "batch_size": [Interval(Integral, 1, None, closed="left")],
-        "memory_limit": [Interval(Real, 0, None, closed="neither"), str, None],
     }
 
     n_samples: int
