@@ -99,7 +99,7 @@ def plot(rows, path):
     for name, colour in (("one, simulated", "#D55E00"), ("both, simulated", "#0072B2")):
         right.scatter(distance, [r[name] for r in rows], color=colour, s=14)
     right.set(xlabel="distance of the modes", ylabel="variance of a weighted sample")
-    left.legend(frameon=False, loc="upper left")
+    left.legend(frameon=False, loc="upper right")
     for ax in (left, right):
         ax.spines[["top", "right"]].set_visible(False)
     save_figure(figure, path)
