@@ -3,13 +3,15 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PEERS := .venv-peers
+MIN := .venv-min
+WHEEL := .venv-wheel
 OUT ?= demo_output
 
 # Idle OpenMP threads must sleep, not spin: spinning starves whatever else runs on the machine.
 export OMP_WAIT_POLICY := PASSIVE
 export MPLBACKEND := Agg
 
-.PHONY: demo test coverage lint docs bench check-peers clean
+.PHONY: demo test test-min coverage lint docs bench check-peers dist clean
 
 demo: $(VENV)/.installed-plots
 	$(BIN)/python examples/demo.py --out $(OUT)
@@ -17,6 +19,11 @@ demo: $(VENV)/.installed-plots
 test: export OMP_NUM_THREADS := 1
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n 2
+
+# The same with the lowest versions that setup.cfg allows. What old versions warn about is no error.
+test-min: export OMP_NUM_THREADS := 1
+test-min: $(MIN)/.installed
+	$(MIN)/bin/python -m pytest -n 2 --override-ini=filterwarnings= --disable-warnings
 
 # What the tests do not reach; slower than the tests alone.
 coverage: export OMP_NUM_THREADS := 1
@@ -41,8 +48,24 @@ check-peers: export OMP_NUM_THREADS := 1
 check-peers: $(PEERS)/.installed
 	$(PEERS)/bin/python -m benchmarks.check_peers
 
+# Builds what is uploaded, and tries the wheel in an environment that has nothing else of the project:
+# it runs isolated (-I) and elsewhere, so that the source tree is not on its path.
+dist: export OMP_NUM_THREADS := 1
+dist: $(VENV)/.installed-release
+	rm -rf build dist $(WHEEL)
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/python -m twine check --strict dist/*
+	$(BIN)/python .ci/check_dist.py dist
+	$(PYTHON) -m venv $(WHEEL)
+	wheel=$$(echo dist/*.whl) && $(WHEEL)/bin/python -m pip install --quiet \
+		--constraint constraints.txt "$$wheel[plots]" pytest
+	$(WHEEL)/bin/python -I .ci/smoke.py
+	cd / && "$(CURDIR)/$(WHEEL)/bin/python" -I -m pytest -c /dev/null --rootdir "$(CURDIR)/$(WHEEL)" \
+		-p no:cacheprovider --quiet --disable-warnings --doctest-modules \
+		-o doctest_optionflags="NORMALIZE_WHITESPACE ELLIPSIS" --pyargs sklearn_quam
+
 clean:
-	rm -rf $(VENV) $(PEERS) $(OUT) docs/_build .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) $(MIN) $(WHEEL) $(OUT) build dist docs/_build .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -50,6 +73,11 @@ $(BIN)/python:
 # One stamp per extra of setup.cfg: "make test" installs the package with [test], and so on.
 $(VENV)/.installed-%: setup.cfg pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[$*]"
+	touch $@
+
+$(MIN)/.installed: setup.cfg pyproject.toml constraints-min.txt
+	$(PYTHON) -m venv --clear $(MIN)
+	$(MIN)/bin/python -m pip install --quiet --constraint constraints-min.txt --editable ".[test]"
 	touch $@
 
 # --no-deps: the peers ask for torchvision, which would bring another build of torch along.

@@ -48,9 +48,9 @@ from .networks import (
     predictions,
 )
 
-_LOGISTIC_CV = LogisticRegressionCV(
-    Cs=2, cv=2, scoring="accuracy", l1_ratios=(0,), use_legacy_attributes=False
-)
+_LOGISTIC_CV = LogisticRegressionCV(Cs=2, cv=2, scoring="accuracy")
+if "use_legacy_attributes" in _LOGISTIC_CV.get_params():  # scikit-learn 1.8
+    _LOGISTIC_CV.set_params(l1_ratios=(0,), use_legacy_attributes=False)
 
 
 @pytest.fixture(autouse=True)

@@ -90,7 +90,7 @@ def test_pipeline_that_ends_in_a_module():
 @pytest.mark.parametrize("sparse_threshold", [0.0, 1.0], ids=["dense", "sparse"])
 @pytest.mark.parametrize("kind", ["mlp", "logistic"])
 def test_columns_of_text_with_missing_values(kind, sparse_threshold):
-    frame = pd.DataFrame(X, columns=["a", "b", "c", "d"])
+    frame = pd.DataFrame(X.copy(), columns=["a", "b", "c", "d"])
     frame["colour"] = np.where(X[:, 2] > 0, "red", "blue")
     frame.loc[::7, "a"] = np.nan
     frame.loc[::9, "colour"] = None

@@ -414,8 +414,8 @@ class HMCRegressor(_HamiltonianMonteCarlo, BaseUncertaintyRegressor):
     >>> net = Ridge(0.01).fit(X, y)
     >>> est = HMCRegressor(net, n_samples=50, n_leapfrog=20, random_state=0).fit(X, y)
     >>> inside, outside = est.predict_uncertainty([[0.0], [5.0]]).epistemic
-    >>> outside > inside
-    np.True_
+    >>> bool(outside > inside)
+    True
     """
 
     _parameter_constraints: ClassVar[dict] = {

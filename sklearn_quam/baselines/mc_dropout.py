@@ -416,8 +416,8 @@ class MCDropoutRegressor(_MCDropout, BaseUncertaintyRegressor):
     >>> y = 2 * X[:, 0] + np.random.default_rng(0).normal(scale=0.1, size=50)
     >>> est = MCDropoutRegressor(Ridge(0.01).fit(X, y), p=0.2, random_state=0).fit(X, y)
     >>> inside, outside = est.predict_uncertainty([[0.0], [5.0]]).epistemic
-    >>> outside > inside
-    np.True_
+    >>> bool(outside > inside)
+    True
     """
 
     _parameter_constraints: ClassVar[dict] = {
