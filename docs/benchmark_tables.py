@@ -106,7 +106,46 @@ def uci():
     return [{c: row.get(c) for c in columns} for row in summarise(results, chosen)]
 
 
-TABLES = (digits, baselines, defaults, two_moons, sine, mnist, mnist_tuning, uci)
+def simplex():
+    from benchmarks.paper.simplex import summarise
+
+    results = stored("simplex")["results"]
+    seeds, methods = seeds_and_methods(results)
+    return summarise(results, seeds, [method for method in methods if method != "background"])
+
+
+def diversity():
+    from benchmarks.paper.diversity import summarise
+
+    return summarise(list(stored("diversity")["results"].values()))
+
+
+def calibration():
+    from benchmarks.paper.cases import summarise
+
+    return summarise(stored("calibration")["results"])
+
+
+def mistakes():
+    from benchmarks.paper.cases import summarise
+
+    return summarise(stored("mistakes")["results"])
+
+
+TABLES = (
+    digits,
+    baselines,
+    defaults,
+    two_moons,
+    sine,
+    simplex,
+    mnist,
+    mnist_tuning,
+    calibration,
+    mistakes,
+    uci,
+    diversity,
+)
 FIGURES = ("two_moons", "sine", "simplex", "importance", "budget", "diversity")
 
 

@@ -37,7 +37,11 @@ sphinx_gallery_conf = {
     "gallery_dirs": "gallery",
     "filename_pattern": r"/plot_",
     "ignore_pattern": r"demo\.py|__init__\.py",
-    "subsection_order": ["../examples/1_quickstart", "../examples/2_methods"],
+    "subsection_order": [
+        "../examples/1_quickstart",
+        "../examples/2_methods",
+        "../examples/3_paper",
+    ],
     "within_subsection_order": "FileNameSortKey",
     "abort_on_example_error": True,
     "remove_config_comments": True,

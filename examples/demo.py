@@ -19,7 +19,7 @@ from torch import nn
 
 from sklearn_quam import QUAMClassifier, ReferenceClassifier
 
-LEFT_OUT = (3, 5)
+LEFT_OUT = (3, 8)
 N_POINTS = 150  # of known and of left-out digits
 BLUE, RED = "#0072B2", "#D55E00"  # told apart by everyone
 

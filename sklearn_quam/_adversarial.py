@@ -19,7 +19,7 @@ from ._likelihood import expected_values, map_prediction
 from ._memory import memory_in_bytes
 from ._objective import Schedule, choose_targets
 from ._reference import slices
-from ._sampling import SAMPLERS, ModelKeeper, Sampler, TraceKeeper
+from ._sampling import REGRESSION_SAMPLERS, SAMPLERS, ModelKeeper, Sampler, TraceKeeper
 from ._search import Problem, bytes_per_search, run_searches
 
 # Rows that the loss of a found model is measured on.
@@ -33,6 +33,10 @@ _NUDGE = 1e-3
 class AdversarialSearch(WeightChanging):
     """What QUAM's classifier and regressor share."""
 
+    # Times the temperature of the Bayesian posterior, one over the number of training rows.
+    _auto_temperature: ClassVar[float]
+    # The slack, where it is left to us, in units of the temperature.
+    _auto_slack: ClassVar[float]
     _rows_in_parallel = True
     _made_again = ("_free_network_", "_prepared")
     _search_constraints: ClassVar[dict] = {
@@ -84,7 +88,7 @@ class AdversarialSearch(WeightChanging):
     def _temperature(self) -> float:
         if self.temperature != "auto":
             return float(self.temperature)
-        return 10.0 / len(self._inputs)
+        return self._auto_temperature / len(self._inputs)
 
     def _prepare(self) -> tuple[Problem, int]:
         """Return the problem and the bytes that a search needs; made once."""
@@ -110,7 +114,7 @@ class AdversarialSearch(WeightChanging):
                 self.penalty_every,
             ),
             choose_targets(self._reference.predict(probe), self.targets),
-            self.temperature_ if self.slack is None else self.slack,
+            self._auto_slack * self.temperature_ if self.slack is None else self.slack,
             optimizer=self.optimizer,
             weight_decay=self.weight_decay,
             max_change=self.max_change,
@@ -151,7 +155,7 @@ class AdversarialSearch(WeightChanging):
 
     def _sample_models(self, inputs: Tensor, given: Any, posterior: Any) -> dict[str, np.ndarray]:
         samplers = [
-            self._search(inputs, given, targets, SAMPLERS[self.sampling], posterior)
+            self._search(inputs, given, targets, REGRESSION_SAMPLERS[self.sampling], posterior)
             for targets in self._target_groups(given, len(inputs))
         ]
         return self._diagnose(samplers, given)
@@ -175,7 +179,9 @@ class AdversarialSearch(WeightChanging):
         at_cut = self._network().split.at_cut(inputs)
         own = tuple(part.repeat_interleave(n_targets, dim=0) for part in at_cut)
         repeated = map_prediction(lambda part: part.repeat_interleave(n_targets, dim=0), given)
-        sampler = kind(problem, posterior, own, repeated, n_targets, self.temperature_)
+        sampler = kind(
+            problem, posterior, own, repeated, targets.flatten(), n_targets, self.temperature_
+        )
         run_searches(
             problem,
             own,

@@ -86,9 +86,13 @@ class DirectionTargets:
 
     def loss(self, prediction: Gaussian, given: Gaussian, target: Tensor) -> Tensor:
         """Return the loss of each search's target at its own row, (n_searches,)."""
+        return -self.progress(prediction, given, target)
+
+    def progress(self, prediction: Gaussian, given: Gaussian, target: Tensor) -> Tensor:
+        """Return how far each search has come in its direction, (n_searches,)."""
         shift = self.position(prediction, given)
         sign = 1.0 - 2.0 * (target % 2)
-        return -sign * shift.gather(-1, (target // 2)[:, None])[:, 0]
+        return sign * shift.gather(-1, (target // 2)[:, None])[:, 0]
 
     def divergence(self, given: Gaussian, prediction: Gaussian) -> Tensor:
         """Return KL(given || found), (n_searches,)."""
@@ -126,6 +130,10 @@ class UntargetedOutputs(DirectionTargets):
     def loss(self, prediction: Gaussian, given: Gaussian, target: Tensor) -> Tensor:  # noqa: ARG002
         """Return minus the divergence."""
         return -self.divergence(given, prediction)
+
+    def progress(self, prediction: Gaussian, given: Gaussian, target: Tensor) -> Tensor:  # noqa: ARG002
+        """Return how far each search has come, in whatever direction, (n_searches,)."""
+        return self.position(prediction, given).norm(dim=-1)
 
 
 Targets = ClassTargets | DirectionTargets

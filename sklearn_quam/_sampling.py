@@ -11,6 +11,7 @@ the epistemic uncertainty is small instead of being an average over bad models.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,10 @@ from ._search import Checkpoint, Free, Problem, Visit, evaluate_models, is_finit
 # "gaussian": models drawn around each best one, and their spread relative to the change found.
 _N_DRAWS = 8
 _SPREAD = 0.25
+# "profile": bins of the shift of a mean, in units of the given standard deviation.
+_N_BINS = 96
+_FINEST_SHIFT, _LARGEST_SHIFT = 0.01, 1e3
+_BIN_WIDTH = math.asinh(_LARGEST_SHIFT / _FINEST_SHIFT) / _N_BINS
 # Steps whose models are handed over together, which costs less than one by one.
 _HAND_OVER_EVERY = 8
 
@@ -43,6 +48,8 @@ class Sampler:
         Values at the cut of the row of each search, the targets of a row side by side.
     given : Tensor of shape (n_searches, n_classes) or Gaussian
         What the given network predicts for it.
+    target : Tensor of shape (n_searches,)
+        What each search is after.
     n_targets : int
         Searches for each row.
     temperature : float
@@ -53,6 +60,7 @@ class Sampler:
     posterior: Any
     own: Rows
     given: Any
+    target: Tensor
     n_targets: int
     temperature: float
 
@@ -86,11 +94,15 @@ class Sampler:
         self.rival = _replace(self.rival, number, cheaper, prediction)
         return prediction, increase
 
-    def _hand_over(self, prediction: Any, increase: Tensor, counts: Tensor) -> None:
-        """Give models (..., n_searches) to the accumulator."""
+    def _hand_over(
+        self, prediction: Any, increase: Tensor, counts: Tensor, share: Tensor | None = None
+    ) -> None:
+        """Give models (..., n_searches) to the accumulator; each may stand for a share of many."""
         # In the type of the sums: a small temperature may be none in single precision.
         increase = increase.clamp(min=0).to(accumulation_dtype(increase.device))
         log_weights = torch.where(counts, -increase / self.temperature, -torch.inf)
+        if share is not None:
+            log_weights = log_weights + share.to(log_weights).log()
         n_axes = log_weights.ndim
         self.posterior.update(
             map_prediction(lambda part: self._models_first(part, n_axes), prediction),
@@ -198,7 +210,84 @@ class GaussianSampler(BestSampler):
             self._hand_over(prediction, increase, self.found & fine)
 
 
-SAMPLERS = {"trajectory": TrajectorySampler, "best": BestSampler, "gaussian": GaussianSampler}
+class ProfileSampler(Sampler):
+    """For every shift of a mean, the model that explains the data best.
+
+    The searches go far away and come back as the penalty grows, slowly at the end: counting every
+    model on the way would count the small shifts most, whatever the data say. Here each shift
+    counts by the loss increase that it costs at least (its profile likelihood), which makes the
+    weighted sum an integral over the shift. For a model that is linear in its parameters this is
+    the posterior of the mean.
+
+    On the straight line from the given network to a found model, the loss rises with the square of
+    the shift, to a good approximation: who can come further at some cost could have come half as
+    far at a quarter of it.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        n_searches = len(self.target)
+        # Shifts are kept in bins, so that memory does not grow with the number of steps.
+        self._cost = self.rival_increase.new_full((_N_BINS, n_searches), torch.inf)
+        self._shift = torch.ones_like(self._cost)
+        self._found = map_prediction(
+            lambda part: part.expand(_N_BINS, *part.shape).clone(), self.given
+        )
+        self._search = torch.arange(n_searches, device=self.target.device)
+
+    def on_visit(self, visit: Visit) -> None:
+        """Keep the models of a step that cost the least among those of about the same shift."""
+        super().on_visit(visit)
+        directions: Any = self.problem.targets
+        shift = directions.progress(visit.prediction, self.given, self.target).to(self._shift)
+        cost = visit.loss_increase.clamp(min=0) / shift**2
+        bins = torch.asinh(shift.clamp(0, _LARGEST_SHIFT) / _FINEST_SHIFT) / _BIN_WIDTH
+        place = bins.long().clamp(0, _N_BINS - 1), self._search
+        better = visit.alive & (shift > 0) & (cost < self._cost[place])
+        self._cost[place] = torch.where(better, cost, self._cost[place])
+        self._shift[place] = torch.where(better, shift, self._shift[place])
+
+        def keep(kept: Tensor, part: Tensor) -> Tensor:
+            kept[place] = torch.where(better[:, None], part.to(kept), kept[place])
+            return kept
+
+        self._found = map_prediction(keep, self._found, visit.prediction)
+
+    def finish(self) -> None:
+        """Hand over a model for each bin up to the furthest that was reached."""
+        cost, source = self._cost.flip(0).cummin(dim=0)
+        cost, source = cost.flip(0), (_N_BINS - 1) - source.flip(0)
+        edges = torch.arange(_N_BINS + 1).to(cost) * _BIN_WIDTH
+        edges = torch.sinh(edges) * _FINEST_SHIFT
+        shift, width = (edges[1:] + edges[:-1])[:, None] / 2, edges.diff()[:, None]
+        part_of_way = (shift / self._shift.gather(0, source)).clamp(max=1.0)[..., None]
+
+        def on_the_way(given: Tensor, found: Tensor) -> Tensor:
+            reached = found[source, self._search]
+            return given + part_of_way.to(given) * (reached - given)
+
+        self._hand_over(
+            map_prediction(on_the_way, self.given, self._found),
+            cost * shift**2,
+            torch.isfinite(cost),
+            width.expand_as(cost),
+        )
+        # A search that has not moved at all still has the given network.
+        at_rest = torch.isinf(cost[0])
+        self._hand_over(
+            map_prediction(lambda part: part[None], self.given),
+            torch.zeros_like(cost[:1]),
+            at_rest[None],
+            width[:1].expand_as(cost[:1]),
+        )
+
+
+SAMPLERS: dict[str, type[Sampler]] = {
+    "trajectory": TrajectorySampler,
+    "best": BestSampler,
+    "gaussian": GaussianSampler,
+}
+REGRESSION_SAMPLERS = {**SAMPLERS, "profile": ProfileSampler}
 
 
 class ModelKeeper(BestSampler):

@@ -11,6 +11,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from ._adversarial import AdversarialSearch
 from ._classification import BaseUncertaintyClassifier
 from ._regression import BaseUncertaintyRegressor
+from ._sampling import REGRESSION_SAMPLERS
 
 
 class QUAMClassifier(AdversarialSearch, BaseUncertaintyClassifier):
@@ -39,7 +40,7 @@ class QUAMClassifier(AdversarialSearch, BaseUncertaintyClassifier):
         the divergence itself, which finds less.
     n_steps : int, default=100
         Steps of each search.
-    learning_rate : float, default=5e-3
+    learning_rate : float, default=1e-2
         Step size of the search (eta in the paper) at its beginning.
     learning_rate_decay : float, default=1.4
         What the step size is divided by every `penalty_every` steps.
@@ -70,7 +71,7 @@ class QUAMClassifier(AdversarialSearch, BaseUncertaintyClassifier):
         A search ends early when its model is feasible and its prediction (probabilities, or means
         in standard deviations) changes by less than this, twice from one change of the schedule to
         the next. 0 never ends early.
-    batch_size : int, default=64
+    batch_size : int, default=256
         Training rows that a step sees; the same for all searches.
     memory_limit : int, float or str, default=None
         Memory for searches that run together, in bytes or as a text such as "1GB"; None takes a
@@ -142,6 +143,9 @@ class QUAMClassifier(AdversarialSearch, BaseUncertaintyClassifier):
         ],
     }
 
+    _auto_temperature = 10.0
+    _auto_slack = 1.0
+
     def __init__(
         self,
         estimator: Any = None,
@@ -150,7 +154,7 @@ class QUAMClassifier(AdversarialSearch, BaseUncertaintyClassifier):
         setting: str = "given",
         targets: Any = "all",
         n_steps: int = 100,
-        learning_rate: float = 5e-3,
+        learning_rate: float = 1e-2,
         learning_rate_decay: float = 1.4,
         weight_decay: float = 0.0,
         penalty: float = 6.0,
@@ -161,7 +165,7 @@ class QUAMClassifier(AdversarialSearch, BaseUncertaintyClassifier):
         sampling: str = "trajectory",
         max_change: float | None = None,
         tol: float = 1e-3,
-        batch_size: int = 64,
+        batch_size: int = 256,
         memory_limit: Any = None,
         optimizer: str = "adam",
         link: str | None = None,
@@ -231,38 +235,39 @@ class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
         itself, which finds less.
     n_steps : int, default=100
         Steps of each search.
-    learning_rate : float, default=5e-3
+    learning_rate : float, default=2e-2
         Step size of the search (eta in the paper) at its beginning.
     learning_rate_decay : float, default=1.4
         What the step size is divided by every `penalty_every` steps.
     weight_decay : float, default=0.0
         Pull of the searched parameters towards zero (gamma in the paper).
-    penalty : float, default=6.0
+    penalty : float, default=0.3
         Weight of the training loss in the objective (c_0 in the paper) at the beginning.
-    penalty_growth : float, default=1.9
+    penalty_growth : float, default=2.2
         What the weight is multiplied by every `penalty_every` steps.
     penalty_every : int, default=7
         Steps between two changes of step size and penalty.
     slack : float, default=None
         Largest increase of the mean training loss (in nats a row) at which a model still counts as
-        one that explains the data; None takes the temperature.
+        one that explains the data; None takes ten times the temperature.
         It decides what is called feasible, what ``sampling="best"`` may take, and when a search
         has converged.
     temperature : float or "auto", default="auto"
         Scale of loss increases (T in the paper): a found model weighs exp(-increase / temperature).
-        "auto" is 10 / n_samples of the training data, ten times the temperature of the Bayesian
-        posterior, because loss increases are measured on mini-batches.
-    sampling : {"trajectory", "best", "gaussian"}, default="trajectory"
-        Which models count: all that a search meets on its way, the most divergent feasible one of
-        each search, or draws around those. The given network counts in any case, once for each
-        target: it anchors the weights where every other model explains the data badly.
+        "auto" is 1 / n_samples of the training data, the temperature of the Bayesian posterior.
+    sampling : {"profile", "trajectory", "best", "gaussian"}, default="profile"
+        Which models count: for every shift of the mean the one that explains the data best, all
+        that a search meets on its way, the most divergent feasible one of each search, or draws
+        around those. Only "profile" has the scale of a posterior; the others rank rows. The given
+        network counts in any case: it anchors the weights where every other model explains the
+        data badly.
     max_change : float, default=None
         Bound on the Euclidean norm of the change of the searched parameters.
     tol : float, default=1e-3
         A search ends early when its model is feasible and its prediction (probabilities, or means
         in standard deviations) changes by less than this, twice from one change of the schedule to
         the next. 0 never ends early.
-    batch_size : int, default=64
+    batch_size : int, default=256
         Training rows that a step sees; the same for all searches.
     memory_limit : int, float or str, default=None
         Memory for searches that run together, in bytes or as a text such as "1GB"; None takes a
@@ -333,8 +338,12 @@ class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
     _parameter_constraints: ClassVar[dict] = {
         **BaseUncertaintyRegressor._parameter_constraints,
         **AdversarialSearch._search_constraints,
+        "sampling": [StrOptions(set(REGRESSION_SAMPLERS))],
         "targets": [StrOptions({"all", "untargeted"})],
     }
+
+    _auto_temperature = 1.0
+    _auto_slack = 10.0
 
     def __init__(
         self,
@@ -345,18 +354,18 @@ class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
         measure: str = "entropy",
         targets: Any = "all",
         n_steps: int = 100,
-        learning_rate: float = 5e-3,
+        learning_rate: float = 2e-2,
         learning_rate_decay: float = 1.4,
         weight_decay: float = 0.0,
-        penalty: float = 6.0,
-        penalty_growth: float = 1.9,
+        penalty: float = 0.3,
+        penalty_growth: float = 2.2,
         penalty_every: int = 7,
         slack: float | None = None,
         temperature: float | str = "auto",
-        sampling: str = "trajectory",
+        sampling: str = "profile",
         max_change: float | None = None,
         tol: float = 1e-3,
-        batch_size: int = 64,
+        batch_size: int = 256,
         memory_limit: Any = None,
         optimizer: str = "adam",
         link: str | None = None,

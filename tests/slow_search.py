@@ -5,6 +5,7 @@ start of low-rank factors, which is, too.
 """
 
 import copy
+import itertools
 import math
 from typing import NamedTuple
 
@@ -17,10 +18,11 @@ from torch.nn.utils.parametrize import register_parametrization
 
 
 class Sample(NamedTuple):
-    """A model met on the way: what it predicts at the point, and its loss increase."""
+    """A model: what it predicts at the point, its loss increase, and for how many it stands."""
 
     prediction: np.ndarray
     increase: float
+    share: float = 1.0
 
 
 class Found(NamedTuple):
@@ -50,8 +52,9 @@ class SlowQUAM:
         self.problem = estimator._prepare()[0]
         self.names = estimator.parameter_names_
         self.temperature = estimator.temperature_
+        factor = 1 if hasattr(estimator, "classes_") else 10
         slack = self.options["slack"]
-        self.slack = self.temperature if slack is None else slack
+        self.slack = factor * self.temperature if slack is None else slack
         self.module = copy.deepcopy(module).eval()
         self.dtype = next(module.parameters()).dtype
         self.classes = getattr(estimator, "classes_", None)
@@ -202,12 +205,38 @@ class SlowQUAM:
         """Return the models that count."""
         if self.options["sampling"] == "trajectory":
             return [sample for visits in found.visits for sample in visits]
+        if self.options["sampling"] == "profile":
+            return [
+                sample
+                for number, visits in enumerate(found.visits)
+                for sample in self.profile(given, visits, number)
+            ]
         chosen = [Sample(given, 0.0)] * len(found.visits)
         for checkpoints in found.checkpoints:
             fine = [s for s in checkpoints if s.increase <= self.slack and self.kl(given, s[0]) > 0]
             if fine:
                 chosen.append(max(fine, key=lambda s: self.kl(given, s.prediction)))
         return chosen
+
+    def profile(self, given, visits, number):
+        """Return a model for each shift: the cheapest that comes as far, moved back a part."""
+        output, sign, n_outputs = number // 2, 1 - 2 * (number % 2), len(given) // 2
+        scale = math.sqrt(given[n_outputs + output])
+        edges = [0.01 * math.sinh(b * math.asinh(1e5) / 96) for b in range(97)]
+        found = []
+        for visit in visits:
+            shift = sign * (visit.prediction[output] - given[output]) / scale
+            if shift > 0:
+                found.append((max(visit.increase, 0) / shift**2, shift, visit))
+        samples = []
+        for low, high in itertools.pairwise(edges):
+            reach = [model for model in found if model[1] >= low]
+            if reach:
+                cost, shift, visit = min(reach, key=lambda model: model[0])
+                middle = (low + high) / 2
+                moved = given + min(middle / shift, 1) * (visit.prediction - given)
+                samples.append(Sample(moved, cost * middle**2, high - low))
+        return samples or [Sample(given, 0.0, edges[1])]
 
     def kl(self, first, second):
         if self.classes is not None:
@@ -230,6 +259,7 @@ class SlowQUAM:
         found = self.search(row)
         samples = self.samples(given, found)
         weights = np.exp([-max(s.increase, 0.0) / self.temperature for s in samples])
+        weights *= [s.share for s in samples]
         weights /= weights.sum()
         predictions = np.array([s.prediction for s in samples])
         split = self.split_classes if self.classes is not None else self.split_values

@@ -73,7 +73,7 @@ kinds = st.sampled_from(list(KINDS))
 options = st.fixed_dictionaries(
     {
         "setting": st.sampled_from(["given", "expected"]),
-        "sampling": st.sampled_from(["trajectory", "best", "gaussian"]),
+        "sampling": st.sampled_from(["trajectory", "best", "gaussian", "profile"]),
         "parameters": st.sampled_from(["all", "last_layer", "bias", "lora"]),
         "optimizer": st.sampled_from(["adam", "sgd"]),
         "tol": st.sampled_from([0.0, 0.05]),
@@ -87,6 +87,8 @@ options = st.fixed_dictionaries(
 def build(kind, **chosen):
     """Return a fitted estimator in double precision."""
     wrapper, module, n_out, y = KINDS[kind]
+    if wrapper is QUAMClassifier and chosen.get("sampling") == "profile":
+        chosen["sampling"] = "trajectory"
     arguments = {**SHORT, "slack": 0.2, **chosen}
     return wrapper(seeded(module, n_out).double(), **arguments).fit(X, y)
 
@@ -324,7 +326,7 @@ def test_losses_of_much_data_are_measured_on_a_part_of_them():
 @pytest.mark.parametrize("rows", [X[:3], X_NEW[:3]], ids=["seen", "new"])
 def test_directions_of_a_fitted_regressor(rows):
     net = fitted(MLPRegressor(hidden_layer_sizes=(8,), solver="lbfgs", random_state=0), y=TARGET)
-    est = QUAMRegressor(net, random_state=0, n_steps=40).fit(X, TARGET)
+    est = QUAMRegressor(net, random_state=0).fit(X, TARGET)
     for mean, models in zip(est.predict(rows), est.adversarial_models(rows), strict=True):
         shift = {m["target"]: float(m["prediction"][0]) - mean for m in models}
         assert shift["up"] > 0 > shift["down"]
@@ -447,6 +449,16 @@ def test_logistic_regression_ranks_as_the_posterior_on_average(n_features, C):
         for seed in range(6)
     ]
     assert np.mean(found) > 0.9
+
+
+@pytest.mark.parametrize("setting", ["given", "expected"])
+@pytest.mark.parametrize("correlation", [0.0, 0.5, 0.9])
+def test_profile_of_linear_regression_is_the_posterior(correlation, setting):
+    net, X, y, X_test, half_leverage = bayesian_linear(0, correlation)
+    est = QUAMRegressor(net, random_state=0, **CONVERGED, setting=setting, measure="variance")
+    u = est.fit(X, y).predict_uncertainty(X_test)
+    variance = 2 * half_leverage * est.noise_variance_
+    np.testing.assert_allclose(u.epistemic, variance, rtol=0.03)
 
 
 def test_linear_regression_comes_close_to_the_closed_form():

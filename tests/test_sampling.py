@@ -112,7 +112,7 @@ def test_streamed_estimate_is_the_sum_over_recorded_visits(
 @each_task
 def test_the_first_visit_of_every_search_is_the_given_network(kind, n_out, y, monkeypatch):
     visits = record(monkeypatch)
-    est = kind(trained(n_out, y), **SHORT).fit(X, y)
+    est = kind(trained(n_out, y), **SHORT, sampling="trajectory").fit(X, y)
     est.predict_uncertainty(X_NEW[:3])
     first, increase, _ = visits[0]
     if kind is QUAMClassifier:
@@ -157,7 +157,9 @@ def test_memory_does_not_grow_with_the_steps(
     kind, n_out, y, setting, monkeypatch, live_tensor_bytes
 ):
     early, late = [], []
-    on_visit = sampling_module.TrajectorySampler.on_visit
+    est = kind(trained(n_out, y, 5), setting=setting, **{**SHORT, "n_steps": 140}).fit(X, y)
+    sampler = sampling_module.REGRESSION_SAMPLERS[est.sampling]
+    on_visit = sampler.on_visit
 
     def counting(self, visit):
         on_visit(self, visit)
@@ -166,11 +168,40 @@ def test_memory_does_not_grow_with_the_steps(
         if 120 <= visit.step < 140:
             late.append(live_tensor_bytes())
 
-    est = kind(trained(n_out, y, 5), setting=setting, **{**SHORT, "n_steps": 140}).fit(X, y)
-    monkeypatch.setattr(sampling_module.TrajectorySampler, "on_visit", counting)
+    monkeypatch.setattr(sampler, "on_visit", counting)
     est.predict_uncertainty(X_NEW)
     assert max(late) <= max(early)
     assert min(early) > 1000  # something was counted
+
+
+# -- profile -------------------------------------------------------------------------------
+
+
+def test_a_profile_of_searches_that_cannot_move_is_the_given_network():
+    est = QUAMRegressor(trained(1, TARGET), **SHORT, max_change=1e-30, setting="expected")
+    u, diagnostics = result(est, y=TARGET)
+    np.testing.assert_allclose(u.epistemic, 0, atol=1e-7)  # half of the first bin
+    assert np.isfinite(u.total).all()
+    assert (diagnostics.n_diverged == 0).all()
+
+
+@pytest.mark.parametrize("temperature", [1e-6, 1e-2, 1.0])
+def test_a_profile_widens_with_the_temperature(temperature):
+    found = [
+        result(QUAMRegressor(trained(1, TARGET), **SHORT, temperature=t), y=TARGET)[0].epistemic
+        for t in (temperature, 10 * temperature)
+    ]
+    assert (found[0] < found[1]).all()
+
+
+def test_untargeted_searches_have_a_profile():
+    u, _ = result(QUAMRegressor(trained(1, TARGET), **SHORT, targets="untargeted"), y=TARGET)
+    assert (u.epistemic > 0).all()
+
+
+def test_only_regressors_have_a_profile():
+    with pytest.raises(ValueError, match="sampling"):
+        QUAMClassifier(trained(3, LABELS), sampling="profile").fit(X, LABELS)
 
 
 # -- best and gaussian ---------------------------------------------------------------------
@@ -229,7 +260,7 @@ def test_gaussian_without_spread_repeats_the_best_models(kind, n_out, y, monkeyp
 def test_gaussian_samples_lie_around_the_best_models(kind, n_out, y):
     found = {}
     for sampling in ("best", "gaussian"):
-        options = {**SHORT, "slack": 0.2, "temperature": 0.2, "sampling": sampling}
+        options = {**SHORT, "slack": 0.2, "temperature": 0.2, "sampling": sampling, "penalty": 6.0}
         found[sampling], _ = result(kind(trained(n_out, y), **options), y=y)
     ratio = found["gaussian"].epistemic / found["best"].epistemic
     assert (ratio > 0.8).all()  # the best models weigh more, with the draws around them
@@ -271,7 +302,8 @@ def test_the_colder_the_less_epistemic_uncertainty_at_the_optimum(optimum):
 
 @each_task
 def test_an_untargeted_search_is_a_single_one(kind, n_out, y):
-    est = kind(trained(n_out, y), targets="untargeted", **{**SHORT, "slack": 0.5})
+    options = {**SHORT, "slack": 0.5, "sampling": "trajectory"}
+    est = kind(trained(n_out, y), targets="untargeted", **options)
     u, diagnostics = result(est, y=y)
     assert (u.epistemic > 0).all()
     assert (diagnostics.effective_sample_size <= 21).all()

@@ -157,6 +157,7 @@ REGRESSORS = {
         dense, "matmul", 1, y=TARGET, tol=0.05, slack=0.5, n_steps=30, learning_rate_decay=2.5
     ),
     "best": Case(dense, "matmul", 1, y=TARGET, sampling="best", slack=0.1, max_change=0.5),
+    "trajectory": Case(dense, "matmul", 2, y=TWO_TARGETS, sampling="trajectory"),
 }
 
 
@@ -393,7 +394,7 @@ def test_a_large_tolerance_stops_at_the_second_change_of_the_schedule(tol, n_ste
 def test_a_search_that_does_not_explain_the_data_goes_on():
     # Nothing explains the data as well as the most likely model does.
     net = fitted(LogisticRegression(C=np.inf, tol=1e-10, max_iter=1000), X, LABELS_WITH_NOISE)
-    options = {**SHORT, "tol": 10.0, "n_steps": 40, "batch_size": 60}
+    options = {**SHORT, "tol": 10.0, "n_steps": 40, "batch_size": 60, "learning_rate": 5e-3}
     for slack, n_steps in ((0.0, 40), (1e3, 8)):
         est = QUAMClassifier(net, **options, slack=slack).fit(X, LABELS_WITH_NOISE)
         _, diagnostics = est.predict_uncertainty(X_NEW, return_diagnostics=True)

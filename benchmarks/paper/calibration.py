@@ -12,7 +12,7 @@ from sklearn.metrics import log_loss
 
 from sklearn_quam.metrics import accuracy_rejection_auc, expected_calibration_error
 
-from .cases import METHODS, run_on_all
+from .cases import METHODS, run_on_all, summarise
 from .runs import options, table
 
 
@@ -32,7 +32,7 @@ def judge(case, method):
 
 def main():
     chosen = options(__doc__, data="", seeds=[10, 11, 12], images=200, methods=list(METHODS))
-    rows = run_on_all(chosen, chosen.out / "calibration.json", {}, judge)
+    rows = summarise(run_on_all(chosen, chosen.out / "calibration.json", {}, judge))
     print(table(rows, list(rows[0])))
 
 

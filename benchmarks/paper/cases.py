@@ -16,7 +16,7 @@ from . import mnist
 from .lenet import load_networks, load_training_data, scaled
 from .runs import run
 
-N_TRAIN = 300  # digits
+N_TRAIN, N_TEST = 300, 400  # digits
 METHODS = (
     "Reference",
     "MCDropout",
@@ -59,11 +59,11 @@ class DigitsNetwork(nn.Sequential):
 
 
 def digits(seed):
-    """Return a network that has seen a sixth of the digits, and 600 others."""
+    """Return a network that has seen a sixth of the digits, and 400 others."""
     X, y = load_digits(return_X_y=True)
     X, y = (X / 16).astype(np.float32), y.astype(np.int64)
     order = np.random.default_rng(seed).permutation(len(X))
-    train, test = order[:N_TRAIN], order[N_TRAIN : N_TRAIN + 600]
+    train, test = order[:N_TRAIN], order[N_TRAIN : N_TRAIN + N_TEST]
     torch.manual_seed(seed)
     network = NeuralNetClassifier(
         DigitsNetwork,
@@ -99,7 +99,7 @@ def mnist_lenet(folder, seed, n_images):
 
 
 def run_on_all(chosen, path, settings, judge):
-    """Judge every method on every network; return a row of means for each method and kind."""
+    """Judge every method on every network; return results by network and method."""
     kinds = {f"digits, seed {seed}": lambda seed=seed: digits(seed) for seed in chosen.seeds}
     if chosen.data:
         kinds["MNIST, seed 42"] = lambda: mnist_lenet(Path(chosen.data), 42, chosen.images)
@@ -117,15 +117,17 @@ def run_on_all(chosen, path, settings, judge):
         for name in kinds
         for method in chosen.methods
     }
-    results = run(path, {**settings, "images": chosen.images}, tasks)
-    rows = []
-    for kind in dict.fromkeys(name.partition(",")[0] for name in kinds):
-        for method in chosen.methods:
-            each = [
-                result
-                for name, result in results.items()
-                if name.startswith(kind) and name.endswith(f", {method}")
-            ]
-            means = {column: float(np.mean([row[column] for row in each])) for column in each[0]}
-            rows.append({"network": kind, "method": method, **means})
-    return rows
+    return run(path, {**settings, "images": chosen.images}, tasks)
+
+
+def summarise(results):
+    """Return a row of means for each kind of network and method."""
+    by_kind = {}
+    for name, result in results.items():
+        kind, _, method = name.split(", ")
+        by_kind.setdefault((kind, method), []).append(result)
+    return [
+        {"network": kind, "method": method}
+        | {column: float(np.mean([row[column] for row in each])) for column in each[0]}
+        for (kind, method), each in by_kind.items()
+    ]

@@ -86,6 +86,22 @@ def plot(rows, path):
     save_figure(figure, path)
 
 
+def summarise(rows):
+    summary = []
+    for name in ("adversarial", "ensemble"):
+        curve = np.mean([row[f"{name}, explained"] for row in rows], axis=0)
+        summary.append(
+            {
+                "models": name,
+                "first component": float(curve[0]),
+                "first three": float(curve[2]),
+                "hull": float(np.mean([row[f"{name}, hull"] for row in rows])),
+                "spread": float(np.mean([row[f"{name}, spread"] for row in rows])),
+            }
+        )
+    return summary
+
+
 def main():
     chosen = options(__doc__, data=True, images=20)
     torch.set_num_threads(1)
@@ -103,18 +119,7 @@ def main():
 
     tasks = {f"image {i}": lambda image=image: task(image) for i, image in enumerate(images)}
     rows = list(run(chosen.out / "diversity.json", {"QUAM": arguments}, tasks).values())
-    summary = []
-    for name in ("adversarial", "ensemble"):
-        curve = np.mean([row[f"{name}, explained"] for row in rows], axis=0)
-        summary.append(
-            {
-                "models": name,
-                "first component": float(curve[0]),
-                "first three": float(curve[2]),
-                "hull": float(np.mean([row[f"{name}, hull"] for row in rows])),
-                "spread": float(np.mean([row[f"{name}, spread"] for row in rows])),
-            }
-        )
+    summary = summarise(rows)
     print(table(summary, list(summary[0])))
     plot(rows, chosen.out / "diversity.png")
 

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from sklearn_quam.metrics import bootstrap_interval
 
-from .cases import METHODS, run_on_all
+from .cases import METHODS, run_on_all, summarise
 from .runs import options, table
 
 STEPS = 20
@@ -61,12 +61,13 @@ def main():
     chosen = options(
         __doc__, data="", seeds=[10, 11, 12], images=200, methods=list(METHODS), size=0.1
     )
-    rows = run_on_all(
+    results = run_on_all(
         chosen,
         chosen.out / "mistakes.json",
         {"size": chosen.size, "steps": STEPS},
         lambda case, method: judge(case, method, chosen.size * np.ptp(case.X_train)),
     )
+    rows = summarise(results)
     print(table(rows, list(rows[0])))
 
 

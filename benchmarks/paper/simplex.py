@@ -179,6 +179,18 @@ def plot(results, seed, methods, path):
     save_figure(figure, path)
 
 
+def summarise(results, seeds, methods):
+    rows = []
+    for method in methods:
+        each = [
+            spread(results[f"{method} {s}"], np.array(results[f"background {s}"]["loss"]))
+            for s in seeds
+        ]
+        means = {name: float(np.mean([row[name] for row in each])) for name in each[0]}
+        rows.append({"method": method, **means})
+    return rows
+
+
 def main():
     chosen = options(__doc__, seeds=[10, 11, 12], methods=list(METHODS))
     tasks = {}
@@ -189,14 +201,7 @@ def main():
     settings = {"methods": METHODS, "restarts": RESTARTS, "grid": GRID_STEPS}
     torch.set_num_threads(1)
     results = run(chosen.out / "simplex.json", settings, tasks)
-    rows = []
-    for method in chosen.methods:
-        each = [
-            spread(results[f"{method} {s}"], np.array(results[f"background {s}"]["loss"]))
-            for s in chosen.seeds
-        ]
-        means = {name: float(np.mean([row[name] for row in each])) for name in each[0]}
-        rows.append({"method": method, **means})
+    rows = summarise(results, chosen.seeds, chosen.methods)
     print(table(rows, list(rows[0])))
     plot(results, chosen.seeds[0], chosen.methods, chosen.out / "simplex.png")
 
