@@ -26,6 +26,8 @@ from ._search import Problem, bytes_per_search, run_searches
 _MAX_EVALUATION_ROWS = 1024
 # More searches at once than this no longer pay on a CPU: their values leave the caches.
 _MAX_SEARCHES_ON_CPU = 160
+# learning_rate="auto", for a tensor with one input.
+_AUTO_LEARNING_RATE = 0.1
 # The size of the first displacement of an untargeted search, relative to the weights.
 _NUDGE = 1e-3
 
@@ -42,7 +44,7 @@ class AdversarialSearch(WeightChanging):
     _search_constraints: ClassVar[dict] = {
         **WeightChanging._weight_constraints,
         "n_steps": [Interval(Integral, 1, None, closed="left")],
-        "learning_rate": [Interval(Real, 0, None, closed="neither")],
+        "learning_rate": [Interval(Real, 0, None, closed="neither"), StrOptions({"auto"})],
         "learning_rate_decay": [Interval(Real, 1, None, closed="left")],
         "weight_decay": [Interval(Real, 0, None, closed="left")],
         "penalty": [Interval(Real, 0, None, closed="left")],
@@ -60,7 +62,7 @@ class AdversarialSearch(WeightChanging):
 
     targets: Any
     n_steps: int
-    learning_rate: float
+    learning_rate: float | str
     learning_rate_decay: float
     weight_decay: float
     penalty: float
@@ -107,7 +109,7 @@ class AdversarialSearch(WeightChanging):
             draw_batches(n_rows, self.batch_size, self.n_steps + 1, generator).to(device),
             torch.randperm(n_rows, generator=generator)[:_MAX_EVALUATION_ROWS].to(device),
             Schedule(
-                self.learning_rate,
+                _AUTO_LEARNING_RATE if self.learning_rate == "auto" else float(self.learning_rate),
                 self.learning_rate_decay,
                 self.penalty,
                 self.penalty_growth,
@@ -115,6 +117,7 @@ class AdversarialSearch(WeightChanging):
             ),
             choose_targets(self._reference.predict(probe), self.targets),
             self._auto_slack * self.temperature_ if self.slack is None else self.slack,
+            self._scale_of_steps(),
             optimizer=self.optimizer,
             weight_decay=self.weight_decay,
             max_change=self.max_change,
@@ -122,6 +125,11 @@ class AdversarialSearch(WeightChanging):
             nudge=_NUDGE if self.targets == "untargeted" else 0.0,
         )
         return problem, bytes_per_search(problem, network.at_cut(probe))
+
+    def _scale_of_steps(self) -> dict[str, float]:
+        """Return factors with which a step changes what each layer computes about alike."""
+        n_inputs = self._network().free.n_inputs
+        return {n: k**-0.5 if self.learning_rate == "auto" else 1.0 for n, k in n_inputs.items()}
 
     # -- searching -------------------------------------------------------------------------
 

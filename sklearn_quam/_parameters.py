@@ -65,12 +65,15 @@ class FreeParameters:
         Parameters of the module that change with them.
     start : dict of Tensor
         The free tensors at the given network.
+    n_inputs : dict of int
+        How many inputs each free tensor combines for an output of its layer.
     updates : dict
         For low-rank updates: the weight to add the product of two free tensors to, and a scale.
     """
 
     names: tuple[str, ...]
     start: dict[str, Tensor]
+    n_inputs: dict[str, int]
     updates: dict[str, tuple[Tensor, float]] = field(default_factory=dict)
 
     @property
@@ -131,7 +134,8 @@ def choose_parameters(
     names = _names(module, parameters, named, list(order))
     if not names:
         raise ValueError(f"parameters={parameters!r} selects none of the network's parameters.")
-    return FreeParameters(tuple(names), {name: named[name].detach() for name in names})
+    start = {name: named[name].detach() for name in names}
+    return FreeParameters(tuple(names), start, {name: _n_inputs(name, named) for name in names})
 
 
 def execution_order(module: nn.Module, run: Callable[[], Any]) -> list[str]:
@@ -198,6 +202,16 @@ def _names(
     patterns = [parameters] if isinstance(parameters, str) else list(parameters)
     chosen = {id(p) for pattern in patterns for p in _matching(pattern, aliases)}
     return [name for name, p in named.items() if id(p) in chosen]
+
+
+def _n_inputs(name: str, named: dict[str, nn.Parameter]) -> int:
+    """Return how many inputs a parameter combines; a bias has those of the weight beside it."""
+    parameter, layer = named[name], name.rpartition(".")[0]
+    if parameter.ndim < 2:
+        beside = (p for other, p in named.items() if other.rpartition(".")[0] == layer)
+        parameter = next((p for p in beside if p.ndim >= 2), parameter)
+    rows = len(parameter) if parameter.ndim >= 2 else 1
+    return max(1, parameter.numel() // max(1, rows))
 
 
 def _is_bias(name: str) -> bool:
@@ -288,4 +302,5 @@ def _low_rank(module: nn.Module, lora: LoRA, seed: int) -> FreeParameters:
         start[f"{name}.A"] = draw.to(weight)
         start[f"{name}.B"] = weight.new_zeros(rows, lora.rank)
         updates[name] = (weight, scale)
-    return FreeParameters(tuple(updates), start, updates)
+    n_inputs = {name: factor.shape[1] for name, factor in start.items()}
+    return FreeParameters(tuple(updates), start, n_inputs, updates)

@@ -47,6 +47,8 @@ class Problem:
         Learning rate and penalty of each step.
     targets : ClassTargets or DirectionTargets
         What the searches are after.
+    scale : dict of float
+        What the learning rate of each free tensor is multiplied by.
     optimizer : {"adam", "sgd"}
         How the free parameters move.
     weight_decay : float
@@ -70,6 +72,7 @@ class Problem:
     schedule: Schedule
     targets: Targets
     slack: float
+    scale: dict[str, float]
     optimizer: str = "adam"
     weight_decay: float = 0.0
     max_change: float | None = None
@@ -156,8 +159,12 @@ class _Running:
     def _make_optimizer(self) -> torch.optim.Optimizer:
         kind = torch.optim.Adam if self.problem.optimizer == "adam" else torch.optim.SGD
         device = next(iter(self.free.values())).device
+        # The fewer groups, the fewer calls.
+        groups: dict[float, list[Tensor]] = {}
+        for name, value in self.free.items():
+            groups.setdefault(self.problem.scale[name], []).append(value)
         return kind(
-            self.free.values(),
+            [{"params": values, "scale": scale} for scale, values in groups.items()],
             lr=self.problem.schedule.learning_rate,
             weight_decay=self.problem.weight_decay,
             fused=device.type in ("cpu", "cuda"),
@@ -187,7 +194,7 @@ class _Running:
             # The fused optimizers walk memory in order: a transposed gradient would be misread.
             parameter.grad = None if gradient is None else gradient.contiguous()
         for group in self.optimizer.param_groups:
-            group["lr"] = schedule.learning_rate_at(step)
+            group["lr"] = group["scale"] * schedule.learning_rate_at(step)
         self.optimizer.step()
         if self.problem.max_change is not None:
             self._bound_change(self.problem.max_change)

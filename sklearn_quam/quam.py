@@ -40,8 +40,10 @@ class QUAMClassifier(AdversarialSearch, BaseUncertaintyClassifier):
         the divergence itself, which finds less.
     n_steps : int, default=100
         Steps of each search.
-    learning_rate : float, default=1e-2
-        Step size of the search (eta in the paper) at its beginning.
+    learning_rate : float or "auto", default="auto"
+        Step size of the search (eta in the paper) at its beginning. "auto" is 0.1 over the square
+        root of the number of inputs of each layer, so that small and large layers change what they
+        compute at about the same pace.
     learning_rate_decay : float, default=1.4
         What the step size is divided by every `penalty_every` steps.
     weight_decay : float, default=0.0
@@ -154,7 +156,7 @@ class QUAMClassifier(AdversarialSearch, BaseUncertaintyClassifier):
         setting: str = "given",
         targets: Any = "all",
         n_steps: int = 100,
-        learning_rate: float = 1e-2,
+        learning_rate: float | str = "auto",
         learning_rate_decay: float = 1.4,
         weight_decay: float = 0.0,
         penalty: float = 6.0,
@@ -235,8 +237,10 @@ class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
         itself, which finds less.
     n_steps : int, default=100
         Steps of each search.
-    learning_rate : float, default=2e-2
-        Step size of the search (eta in the paper) at its beginning.
+    learning_rate : float or "auto", default=2e-2
+        Step size of the search (eta in the paper) at its beginning. "auto" is 0.1 over the square
+        root of the number of inputs of each layer, so that small and large layers change what they
+        compute at about the same pace.
     learning_rate_decay : float, default=1.4
         What the step size is divided by every `penalty_every` steps.
     weight_decay : float, default=0.0
@@ -354,7 +358,7 @@ class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
         measure: str = "entropy",
         targets: Any = "all",
         n_steps: int = 100,
-        learning_rate: float = 2e-2,
+        learning_rate: float | str = 2e-2,
         learning_rate_decay: float = 1.4,
         weight_decay: float = 0.0,
         penalty: float = 0.3,

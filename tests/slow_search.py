@@ -145,7 +145,8 @@ class SlowQUAM:
         module, free = self.copy_of_module()
         origin = [parameter.detach().clone() for parameter in free]
         kind = torch.optim.Adam if o["optimizer"] == "adam" else torch.optim.SGD
-        optimizer = kind(free, lr=1.0, weight_decay=o["weight_decay"])
+        optimizer = kind([{"params": [p]} for p in free], lr=1.0, weight_decay=o["weight_decay"])
+        rates = self.rates(free)
         visits, checkpoints = [], []
         position, still_before = self.position(given, given), False
         for step in range(o["n_steps"] + 1):
@@ -171,12 +172,23 @@ class SlowQUAM:
             objective = target_loss(at_row) + o["penalty"] * o["penalty_growth"] ** stage * loss
             optimizer.zero_grad()
             objective.backward()
-            optimizer.param_groups[0]["lr"] = o["learning_rate"] / o["learning_rate_decay"] ** stage
+            for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate / o["learning_rate_decay"] ** stage
             optimizer.step()
             self.bound(free, origin)
         # A search that has ended stays where it is.
         visits += [visits[-1]] * (o["n_steps"] - step)
         return visits, checkpoints, step
+
+    def rates(self, free):
+        """Return the first learning rate of each parameter."""
+        if self.options["learning_rate"] != "auto":
+            return [self.options["learning_rate"]] * len(free)
+        weights = [
+            p if p.ndim > 1 else self.module.get_parameter(name.replace("bias", "weight"))
+            for name, p in zip(self.names, free, strict=True)
+        ]
+        return [0.1 / math.sqrt(weight[0].numel()) for weight in weights]
 
     def bound(self, free, origin):
         largest = self.options["max_change"]

@@ -138,6 +138,8 @@ CLASSIFIERS = {
     "bounded change": Case(dense, "matmul", max_change=0.3),
     "bounded last layer": Case(dense, "matmul", max_change=0.1, parameters="last_layer"),
     "two targets": Case(dense, "matmul", targets=2),
+    "steps by layer": Case(dense, "matmul", learning_rate="auto"),
+    "steps by layer, biases": Case(dense, "matmul", learning_rate="auto", parameters="bias"),
     "sample weights": Case(dense, "matmul", weight=WEIGHTS),
     "small batches": Case(dense, "matmul", batch_size=7),
     "one logit": Case(dense, "matmul", 1, y=LABELS > 0, link="binary_logit"),

@@ -16,7 +16,7 @@ from . import mnist
 from .lenet import load_networks, load_training_data, scaled
 from .runs import run
 
-N_TRAIN, N_TEST = 300, 400  # digits
+N_TRAIN, N_TEST = 300, 200  # digits
 METHODS = (
     "Reference",
     "MCDropout",
@@ -59,7 +59,7 @@ class DigitsNetwork(nn.Sequential):
 
 
 def digits(seed):
-    """Return a network that has seen a sixth of the digits, and 400 others."""
+    """Return a network that has seen a sixth of the digits, and 200 others."""
     X, y = load_digits(return_X_y=True)
     X, y = (X / 16).astype(np.float32), y.astype(np.int64)
     order = np.random.default_rng(seed).permutation(len(X))
