@@ -6,7 +6,7 @@ from benchmarks.digits import aurocs
 
 # Neither these left-out classes nor the seeds were used to choose the defaults.
 LEFT_OUT = [(1, 6), (0, 5), (2, 9)]
-SEEDS = range(10, 15)
+SEEDS = (10, 11)
 N_POINTS = 25
 
 

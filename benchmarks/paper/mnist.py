@@ -43,8 +43,7 @@ CANDIDATES = {
     "learning rate 0.005": {"learning_rate": 5e-3},
     "learning rate 0.02": {"learning_rate": 2e-2},
     "temperature 0.001": {"temperature": 1e-3},
-    "batch of 512": {"batch_size": 512},
-    "200 steps": {"n_steps": 200},
+    "steps by layer": {"learning_rate": "auto"},
 }
 METRICS = {"auroc": roc_auc_score, "aupr": aupr, "fpr95": fpr_at_tpr}
 

@@ -159,7 +159,8 @@ def plot(results, seed, methods, path):
     )
     losses = np.array(results[f"background {seed}"]["loss"])
     for ax, method in zip(axes, methods, strict=True):
-        surface = ax.tricontourf(*(grid() @ corners).T, np.exp(-losses), levels=12, cmap="Greys")
+        likelihood = np.exp(-3 * N_POINTS * losses)
+        surface = ax.tricontourf(*(grid() @ corners).T, likelihood, levels=12, cmap="Greys")
         result = results[f"{method} {seed}"]
         weights = np.array(result["weights"])
         points = np.array(result["proba"]) @ corners
@@ -175,7 +176,7 @@ def plot(results, seed, methods, path):
             )
         ax.set(title=method, xlim=(-0.12, 1.12), ylim=(-0.12, 1.0), aspect="equal")
         ax.axis("off")
-    figure.colorbar(surface, ax=axes, shrink=0.6, label="likelihood of a training row")
+    figure.colorbar(surface, ax=axes, shrink=0.6, label="achievable likelihood of the training data")
     save_figure(figure, path)
 
 
