@@ -26,8 +26,9 @@ from ._search import Problem, bytes_per_search, run_searches
 _MAX_EVALUATION_ROWS = 1024
 # More searches at once than this no longer pay on a CPU: their values leave the caches.
 _MAX_SEARCHES_ON_CPU = 160
-# learning_rate="auto", for a tensor with one input.
+# learning_rate="auto": for a tensor with one input, and where a single layer is searched.
 _AUTO_LEARNING_RATE = 0.1
+_AUTO_SINGLE_LAYER = 0.01
 # The size of the first displacement of an untargeted search, relative to the weights.
 _NUDGE = 1e-3
 
@@ -128,8 +129,13 @@ class AdversarialSearch(WeightChanging):
 
     def _scale_of_steps(self) -> dict[str, float]:
         """Return factors with which a step changes what each layer computes about alike."""
-        n_inputs = self._network().free.n_inputs
-        return {n: k**-0.5 if self.learning_rate == "auto" else 1.0 for n, k in n_inputs.items()}
+        free = self._network().free
+        if self.learning_rate != "auto":
+            return dict.fromkeys(free.start, 1.0)
+        # A model that is linear in what is searched is easily overshot.
+        if len({name.rpartition(".")[0] for name in free.names}) == 1:
+            return dict.fromkeys(free.start, _AUTO_SINGLE_LAYER / _AUTO_LEARNING_RATE)
+        return {name: number**-0.5 for name, number in free.n_inputs.items()}
 
     # -- searching -------------------------------------------------------------------------
 

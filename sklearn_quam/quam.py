@@ -42,8 +42,8 @@ class QUAMClassifier(AdversarialSearch, BaseUncertaintyClassifier):
         Steps of each search.
     learning_rate : float or "auto", default="auto"
         Step size of the search (eta in the paper) at its beginning. "auto" is 0.1 over the square
-        root of the number of inputs of each layer, so that small and large layers change what they
-        compute at about the same pace.
+        root of the number of inputs of each layer, so that what layers compute changes at about the
+        same pace, and 0.01 where a single layer is searched.
     learning_rate_decay : float, default=1.4
         What the step size is divided by every `penalty_every` steps.
     weight_decay : float, default=0.0
@@ -239,8 +239,8 @@ class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
         Steps of each search.
     learning_rate : float or "auto", default=2e-2
         Step size of the search (eta in the paper) at its beginning. "auto" is 0.1 over the square
-        root of the number of inputs of each layer, so that small and large layers change what they
-        compute at about the same pace.
+        root of the number of inputs of each layer, so that what layers compute changes at about the
+        same pace, and 0.01 where a single layer is searched.
     learning_rate_decay : float, default=1.4
         What the step size is divided by every `penalty_every` steps.
     weight_decay : float, default=0.0

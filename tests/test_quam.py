@@ -48,7 +48,7 @@ def seeded(build, *args, seed=0):
         return build(*args)
 
 
-def assert_same_rows(found, expected, rows=slice(None), rtol=1e-8, leave_out=()):
+def assert_same_rows(found, expected, rows=slice(None), rtol=1e-6, leave_out=()):
     """Compare uncertainty and diagnostics, the latter of some rows."""
     for got, wanted in zip(found[0], expected[0], strict=True):
         np.testing.assert_allclose(got, wanted[rows], rtol=rtol, atol=1e-12)
@@ -326,7 +326,8 @@ def test_losses_of_much_data_are_measured_on_a_part_of_them():
 @pytest.mark.parametrize("rows", [X[:3], X_NEW[:3]], ids=["seen", "new"])
 def test_directions_of_a_fitted_regressor(rows):
     net = fitted(MLPRegressor(hidden_layer_sizes=(8,), solver="lbfgs", random_state=0), y=TARGET)
-    est = QUAMRegressor(net, random_state=0).fit(X, TARGET)
+    # The noise of such a network is small, and so must be the steps.
+    est = QUAMRegressor(net, learning_rate=5e-3, penalty=6.0, random_state=0).fit(X, TARGET)
     for mean, models in zip(est.predict(rows), est.adversarial_models(rows), strict=True):
         shift = {m["target"]: float(m["prediction"][0]) - mean for m in models}
         assert shift["up"] > 0 > shift["down"]

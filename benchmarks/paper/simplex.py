@@ -176,7 +176,9 @@ def plot(results, seed, methods, path):
             )
         ax.set(title=method, xlim=(-0.12, 1.12), ylim=(-0.12, 1.0), aspect="equal")
         ax.axis("off")
-    figure.colorbar(surface, ax=axes, shrink=0.6, label="achievable likelihood of the training data")
+    figure.colorbar(
+        surface, ax=axes, shrink=0.6, label="achievable likelihood of the training data"
+    )
     save_figure(figure, path)
 
 
