@@ -27,6 +27,7 @@ extensions = [
     "sphinx_gallery.gen_gallery",
 ]
 exclude_patterns = ["_build", "generated"]
+html_title = project
 html_theme = "pydata_sphinx_theme"
 html_static_path = ["_static"]
 html_theme_options = {"show_toc_level": 2, "navigation_with_keys": False}
