@@ -37,6 +37,7 @@ lint: $(VENV)/.installed-lint
 
 docs: $(VENV)/.installed-docs
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
+	$(BIN)/python docs/check_links.py docs/_build/html
 
 bench: $(VENV)/.installed-plots
 	$(BIN)/python -m benchmarks.search_speed
