@@ -19,4 +19,4 @@ for page, text in pages.items():
         if not target.exists() or is_missing:
             broken.append(f"{page.relative_to(root)}: {link}")
 print(f"{len(pages)} pages, {len(broken)} broken links")
-sys.exit("\n".join(broken))
+sys.exit("\n".join(broken) or 0)
