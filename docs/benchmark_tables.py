@@ -120,16 +120,18 @@ def diversity():
     return summarise(list(stored("diversity")["results"].values()))
 
 
-def calibration():
+def of_cases(name):
     from benchmarks.paper.cases import summarise
 
-    return summarise(stored("calibration")["results"])
+    return summarise(stored(name)["results"])
+
+
+def calibration():
+    return of_cases("calibration")
 
 
 def mistakes():
-    from benchmarks.paper.cases import summarise
-
-    return summarise(stored("mistakes")["results"])
+    return of_cases("mistakes")
 
 
 TABLES = (

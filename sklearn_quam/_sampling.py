@@ -243,7 +243,8 @@ class ProfileSampler(Sampler):
         cost = visit.loss_increase.clamp(min=0) / shift**2
         bins = torch.asinh(shift.clamp(0, _LARGEST_SHIFT) / _FINEST_SHIFT) / _BIN_WIDTH
         place = bins.long().clamp(0, _N_BINS - 1), self._search
-        better = visit.alive & (shift > 0) & (cost < self._cost[place])
+        # A shift within the first bin may be the rounding of the given network's own prediction.
+        better = visit.alive & (place[0] > 0) & (cost < self._cost[place])
         self._cost[place] = torch.where(better, cost, self._cost[place])
         self._shift[place] = torch.where(better, shift, self._shift[place])
 

@@ -184,6 +184,8 @@ class SlowQUAM:
         """Return the first learning rate of each parameter."""
         if self.options["learning_rate"] != "auto":
             return [self.options["learning_rate"]] * len(free)
+        if len({name.partition(".")[0] for name in self.names}) == 1:
+            return [0.01] * len(free)
         weights = [
             p if p.ndim > 1 else self.module.get_parameter(name.replace("bias", "weight"))
             for name, p in zip(self.names, free, strict=True)
@@ -238,7 +240,7 @@ class SlowQUAM:
         found = []
         for visit in visits:
             shift = sign * (visit.prediction[output] - given[output]) / scale
-            if shift > 0:
+            if shift >= edges[1]:
                 found.append((max(visit.increase, 0) / shift**2, shift, visit))
         samples = []
         for low, high in itertools.pairwise(edges):

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from packaging.version import Version
 from torch import fx, nn
 from torch.func import functional_call
 from torch.nn import functional
@@ -188,10 +189,12 @@ def encoder():
 
 def scalars():
     """Sizes as numbers, constants and buffers."""
+    if Version(torch.__version__) < Version("2.6"):
+        pytest.skip("torch 2.5 does not trace arange of a size: such a module is not cut")
 
     def forward(self, x):
         n, width = x.shape
-        h = self.first(x) / width**0.5 + torch.arange(4) / 10
+        h = self.first(x) / width**0.5 + torch.arange(width) / 10
         h = (self.middle(h) * self.mask).reshape(n, 2, -1).transpose(1, 2).flatten(1)
         return self.head(h + x.sum(dim=1, keepdim=True) / x.shape[-1])
 

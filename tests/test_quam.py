@@ -48,7 +48,7 @@ def seeded(build, *args, seed=0):
         return build(*args)
 
 
-def assert_same_rows(found, expected, rows=slice(None), rtol=1e-6, leave_out=()):
+def assert_same_rows(found, expected, rows=slice(None), rtol=1e-8, leave_out=()):
     """Compare uncertainty and diagnostics, the latter of some rows."""
     for got, wanted in zip(found[0], expected[0], strict=True):
         np.testing.assert_allclose(got, wanted[rows], rtol=rtol, atol=1e-12)

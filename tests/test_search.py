@@ -139,6 +139,9 @@ CLASSIFIERS = {
     "bounded last layer": Case(dense, "matmul", max_change=0.1, parameters="last_layer"),
     "two targets": Case(dense, "matmul", targets=2),
     "steps by layer": Case(dense, "matmul", learning_rate="auto"),
+    "steps by layer, one layer": Case(
+        dense, "matmul", learning_rate="auto", parameters="last_layer"
+    ),
     "steps by layer, biases": Case(dense, "matmul", learning_rate="auto", parameters="bias"),
     "sample weights": Case(dense, "matmul", weight=WEIGHTS),
     "small batches": Case(dense, "matmul", batch_size=7),

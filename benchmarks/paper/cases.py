@@ -14,7 +14,7 @@ import sklearn_quam
 
 from . import mnist
 from .lenet import load_networks, load_training_data, scaled
-from .runs import run
+from .runs import means, run
 
 N_TRAIN, N_TEST = 300, 200  # digits
 METHODS = (
@@ -127,7 +127,6 @@ def summarise(results):
         kind, _, method = name.split(", ")
         by_kind.setdefault((kind, method), []).append(result)
     return [
-        {"network": kind, "method": method}
-        | {column: float(np.mean([row[column] for row in each])) for column in each[0]}
+        {"network": kind, "method": method, **means(each)}
         for (kind, method), each in by_kind.items()
     ]

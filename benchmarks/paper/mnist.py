@@ -18,7 +18,7 @@ import sklearn_quam
 from sklearn_quam.metrics import aupr, bootstrap_interval, fpr_at_tpr
 
 from .lenet import OOD_SETS, load_images, load_networks, load_training_data
-from .runs import options, run, table
+from .runs import means, options, run, table
 
 QUAM = {"parameters": 3, "batch_size": 256, "learning_rate": 1e-2}
 METHODS = {
@@ -113,12 +113,11 @@ def summarise(results, chosen):
                 judge(results[f"{method}, seed {s}, MNIST"], results[f"{method}, seed {s}, {name}"])
                 for s in chosen.seeds
             ]
-            means = {column: float(np.mean([row[column] for row in each])) for column in each[0]}
             seconds = [
                 results[f"{method}, seed {s}, {name}"]["seconds_per_image"] for s in chosen.seeds
             ]
             rows.append(
-                {"method": method, "set": name, **means, "seconds": float(np.mean(seconds))}
+                {"method": method, "set": name, **means(each), "seconds": float(np.mean(seconds))}
             )
     return rows
 

@@ -90,6 +90,11 @@ def table(rows, columns, formats=None):
     return "\n".join(lines)
 
 
+def means(rows):
+    """Return the mean of each column of rows (dicts)."""
+    return {column: float(np.mean([row[column] for row in rows])) for column in rows[0]}
+
+
 def _text(value, form):
     if value is None:
         return "-"

@@ -21,7 +21,7 @@ from torch import nn
 
 import sklearn_quam
 
-from .runs import options, run, save_figure, table
+from .runs import means, options, run, save_figure, table
 
 CENTRES = np.array([(-4.0, -2.0), (4.0, -2.0), (0.0, 2 * np.sqrt(2))])
 VARIANCE, N_POINTS = 1.5, 21
@@ -189,8 +189,7 @@ def summarise(results, seeds, methods):
             spread(results[f"{method} {s}"], np.array(results[f"background {s}"]["loss"]))
             for s in seeds
         ]
-        means = {name: float(np.mean([row[name] for row in each])) for name in each[0]}
-        rows.append({"method": method, **means})
+        rows.append({"method": method, **means(each)})
     return rows
 
 

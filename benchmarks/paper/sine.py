@@ -20,7 +20,7 @@ from torch import nn
 
 import sklearn_quam
 
-from .runs import options, run, save_figure, table
+from .runs import means, options, run, save_figure, table
 
 NOISE = 0.1
 N_ROWS = 40
@@ -130,8 +130,7 @@ def summarise(results, seeds, methods):
     for method in methods:
         if method != "HMC":
             each = [compare(results[f"{method} {s}"], results[f"HMC {s}"], s) for s in seeds]
-            means = {name: float(np.mean([row[name] for row in each])) for name in each[0]}
-            rows.append({"method": method, **means})
+            rows.append({"method": method, **means(each)})
     return rows
 
 

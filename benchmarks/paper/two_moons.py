@@ -20,7 +20,7 @@ from torch import nn
 
 import sklearn_quam
 
-from .runs import options, run, save_figure, table
+from .runs import means, options, run, save_figure, table
 
 SETTINGS = ("given", "expected")
 CHAINS = {"n_chains": 4, "n_warmup": 100, "n_samples": 200, "n_leapfrog": 150}
@@ -124,8 +124,7 @@ def summarise(results, seeds, methods):
             if method == "HMC":
                 continue
             each = [compare(results[f"{method} {s}"], results[f"HMC {s}"], setting) for s in seeds]
-            means = {name: float(np.mean([row[name] for row in each])) for name in each[0]}
-            rows.append({"setting": setting, "method": method, **means})
+            rows.append({"setting": setting, "method": method, **means(each)})
     return rows
 
 
