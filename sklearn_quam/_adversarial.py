@@ -28,7 +28,7 @@ _MAX_EVALUATION_ROWS = 1024
 _MAX_SEARCHES_ON_CPU = 160
 # learning_rate="auto": for a tensor with one input, and where a single layer is searched.
 _AUTO_LEARNING_RATE = 0.1
-_AUTO_SINGLE_LAYER = 0.01
+_AUTO_SINGLE_LAYER = 0.005
 # The size of the first displacement of an untargeted search, relative to the weights.
 _NUDGE = 1e-3
 
@@ -40,6 +40,8 @@ class AdversarialSearch(WeightChanging):
     _auto_temperature: ClassVar[float]
     # The slack, where it is left to us, in units of the temperature.
     _auto_slack: ClassVar[float]
+    # See `Problem.adam_eps`.
+    _adam_eps: ClassVar[float]
     _rows_in_parallel = True
     _made_again = ("_free_network_", "_prepared")
     _search_constraints: ClassVar[dict] = {
@@ -120,8 +122,11 @@ class AdversarialSearch(WeightChanging):
             self._auto_slack * self.temperature_ if self.slack is None else self.slack,
             self._scale_of_steps(),
             optimizer=self.optimizer,
+            adam_eps=self._adam_eps,
             weight_decay=self.weight_decay,
             max_change=self.max_change,
+            # Until every row has been seen, or the schedule has changed.
+            window=min(self.penalty_every, -(-n_rows // self.batch_size)),
             tolerance=self.tol,
             nudge=_NUDGE if self.targets == "untargeted" else 0.0,
         )
@@ -272,7 +277,7 @@ class AdversarialSearch(WeightChanging):
             For each row a list of searches; for each search its ``target``, and arrays with an
             entry for each of the n_steps + 1 models met, the given network first: ``prediction``
             for the row, ``divergence`` from the given network in nats, and ``loss_increase`` on the
-            step's mini-batch.
+            last few mini-batches.
         """
         inputs = self._check_inputs(x)
         return [self._traces_of_row(inputs[row : row + 1]) for row in range(len(inputs))]

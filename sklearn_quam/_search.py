@@ -51,12 +51,17 @@ class Problem:
         What the learning rate of each free tensor is multiplied by.
     optimizer : {"adam", "sgd"}
         How the free parameters move.
+    adam_eps : float
+        Adam moves every parameter alike, also those whose gradient is next to nothing, which costs
+        training loss and gains nothing. Gradients below this move a parameter less.
     weight_decay : float
         Pull of the free parameters towards zero.
     max_change : float or None
         Largest Euclidean norm of the change of the free parameters.
     slack : float
         Largest loss increase of a feasible model.
+    window : int
+        Number of the last mini-batches over which loss increases are averaged.
     tolerance : float
         A feasible search has converged when its prediction changes by less from one change of the
         schedule to the next, twice in a row; zero never stops early.
@@ -74,8 +79,10 @@ class Problem:
     slack: float
     scale: dict[str, float]
     optimizer: str = "adam"
+    adam_eps: float = 1e-8
     weight_decay: float = 0.0
     max_change: float | None = None
+    window: int = 1
     tolerance: float = 0.0
     nudge: float = 0.0
 
@@ -91,7 +98,8 @@ class Visit:
     prediction : Tensor of shape (n_searches, n_classes) or Gaussian
         What they predict at the own row of each.
     loss_increase : Tensor of shape (n_searches,)
-        Their loss on the step's mini-batch minus the given network's on the same rows.
+        Loss on a mini-batch minus the given network's on the same rows, the mean over the last
+        `Problem.window` steps.
     alive : Tensor of shape (n_searches,), dtype bool
         False for searches that have diverged.
     steps : Tensor of shape (n_searches,), dtype int
@@ -157,7 +165,10 @@ class _Running:
         self.optimizer = self._make_optimizer()
 
     def _make_optimizer(self) -> torch.optim.Optimizer:
-        kind = torch.optim.Adam if self.problem.optimizer == "adam" else torch.optim.SGD
+        kind: Any = torch.optim.SGD
+        options = {}
+        if self.problem.optimizer == "adam":
+            kind, options = torch.optim.Adam, {"eps": self.problem.adam_eps}
         device = next(iter(self.free.values())).device
         # The fewer groups, the fewer calls.
         groups: dict[float, list[Tensor]] = {}
@@ -168,6 +179,7 @@ class _Running:
             lr=self.problem.schedule.learning_rate,
             weight_decay=self.problem.weight_decay,
             fused=device.type in ("cpu", "cuda"),
+            **options,
         )
 
     def evaluate(self, step: int) -> tuple[Any, Tensor]:
@@ -299,7 +311,10 @@ class _Progress:
         self.running = torch.ones(n_searches, dtype=torch.bool, device=device)
         self.alive = torch.ones_like(self.running)
         self._steps = torch.zeros(n_searches, dtype=torch.long, device=device)
-        self._increase = torch.zeros(n_searches, device=device, dtype=problem.training.losses.dtype)
+        dtype = problem.training.losses.dtype
+        self._increase = torch.zeros(n_searches, device=device, dtype=dtype)
+        # A single mini-batch may be lucky, and weights would pick the lucky ones.
+        self._last_increases = torch.zeros(problem.window, n_searches, device=device, dtype=dtype)
         self._prediction = given
         self._last_position = problem.targets.position(given, given)
         self._still = torch.zeros_like(self.running)
@@ -315,7 +330,10 @@ class _Progress:
         self.running[number] = was_running & fine
         moved = was_running & fine
         self._steps[number] = torch.where(moved, step, self._steps[number])
-        increase = torch.where(moved, batch_loss - reference, self._increase[number])
+        self._last_increases[step % self._problem.window, number] = batch_loss - reference
+        n_known = min(step + 1, self._problem.window)
+        recent = self._last_increases[:, number].sum(dim=0) / n_known
+        increase = torch.where(moved, recent, self._increase[number])
         self._increase = self._increase.index_copy(0, number, increase)
         self._prediction = map_prediction(
             lambda whole, part: whole.index_copy(

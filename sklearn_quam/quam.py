@@ -43,7 +43,7 @@ class QUAMClassifier(AdversarialSearch, BaseUncertaintyClassifier):
     learning_rate : float or "auto", default="auto"
         Step size of the search (eta in the paper) at its beginning. "auto" is 0.1 over the square
         root of the number of inputs of each layer, so that what layers compute changes at about the
-        same pace, and 0.01 where a single layer is searched.
+        same pace, and 0.005 where a single layer is searched.
     learning_rate_decay : float, default=1.4
         What the step size is divided by every `penalty_every` steps.
     weight_decay : float, default=0.0
@@ -79,7 +79,7 @@ class QUAMClassifier(AdversarialSearch, BaseUncertaintyClassifier):
         Memory for searches that run together, in bytes or as a text such as "1GB"; None takes a
         quarter of what is free. All workers share it.
     optimizer : {"adam", "sgd"}, default="adam"
-        How the searched parameters move.
+        How the searched parameters move. In "adam" gradients below 0.1 move a parameter less.
     link : {"logits", "log_probabilities", "probabilities", "binary_logit"}, default=None
         What the network returns. None takes it from a skorch net's criterion, and means logits
         for a plain module.
@@ -147,6 +147,7 @@ class QUAMClassifier(AdversarialSearch, BaseUncertaintyClassifier):
 
     _auto_temperature = 10.0
     _auto_slack = 1.0
+    _adam_eps = 0.1
 
     def __init__(
         self,
@@ -240,7 +241,7 @@ class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
     learning_rate : float or "auto", default=2e-2
         Step size of the search (eta in the paper) at its beginning. "auto" is 0.1 over the square
         root of the number of inputs of each layer, so that what layers compute changes at about the
-        same pace, and 0.01 where a single layer is searched.
+        same pace, and 0.005 where a single layer is searched.
     learning_rate_decay : float, default=1.4
         What the step size is divided by every `penalty_every` steps.
     weight_decay : float, default=0.0
@@ -348,6 +349,7 @@ class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
 
     _auto_temperature = 1.0
     _auto_slack = 10.0
+    _adam_eps = 1e-8
 
     def __init__(
         self,

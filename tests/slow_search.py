@@ -144,8 +144,14 @@ class SlowQUAM:
         o = self.options
         module, free = self.copy_of_module()
         origin = [parameter.detach().clone() for parameter in free]
-        kind = torch.optim.Adam if o["optimizer"] == "adam" else torch.optim.SGD
-        optimizer = kind([{"params": [p]} for p in free], lr=1.0, weight_decay=o["weight_decay"])
+        groups, decay = [{"params": [p]} for p in free], o["weight_decay"]
+        if o["optimizer"] == "adam":
+            eps = 1e-8 if self.classes is None else 0.1
+            optimizer = torch.optim.Adam(groups, lr=1.0, eps=eps, weight_decay=decay)
+        else:
+            optimizer = torch.optim.SGD(groups, lr=1.0, weight_decay=decay)
+        window = min(o["penalty_every"], math.ceil(len(self.X) / o["batch_size"]))
+        increases = []
         rates = self.rates(free)
         visits, checkpoints = [], []
         position, still_before = self.position(given, given), False
@@ -156,7 +162,8 @@ class SlowQUAM:
             losses = self.losses(self.predict(module, self.X[index]), self.y[index])
             loss = (losses * self.weight[index]).mean()
             reference = (self.given_losses[index] * self.weight[index]).mean()
-            increase = float(loss.detach() - reference)
+            increases.append(float(loss.detach() - reference))
+            increase = float(np.mean(increases[-window:]))
             visits.append(Sample(at_row.detach()[0].double().numpy(), increase))
             boundary = step > 0 and step % o["penalty_every"] == 0
             if boundary or step == o["n_steps"]:
@@ -185,7 +192,7 @@ class SlowQUAM:
         if self.options["learning_rate"] != "auto":
             return [self.options["learning_rate"]] * len(free)
         if len({name.partition(".")[0] for name in self.names}) == 1:
-            return [0.01] * len(free)
+            return [0.005] * len(free)
         weights = [
             p if p.ndim > 1 else self.module.get_parameter(name.replace("bias", "weight"))
             for name, p in zip(self.names, free, strict=True)

@@ -180,7 +180,7 @@ def test_memory_does_not_grow_with_the_steps(
 def test_a_profile_of_searches_that_cannot_move_is_the_given_network():
     est = QUAMRegressor(trained(1, TARGET), **SHORT, max_change=1e-30, setting="expected")
     u, diagnostics = result(est, y=TARGET)
-    np.testing.assert_allclose(u.epistemic, 0, atol=1e-12)
+    np.testing.assert_allclose(u.epistemic, 0, atol=1e-7)  # an entropy found by quadrature
     assert np.isfinite(u.total).all()
     assert (diagnostics.n_diverged == 0).all()
 
