@@ -95,6 +95,22 @@ def means(rows):
     return {column: float(np.mean([row[column] for row in rows])) for column in rows[0]}
 
 
+def run_against_hmc(description, name, methods, settings, *, judge, summarise, plot):
+    """Judge methods for several seeds, compare them with HMC, and draw those of the first seed."""
+    chosen = options(description, seeds=[10, 11, 12], methods=list(methods))
+    tasks = {
+        f"{method} {seed}": lambda method=method, seed=seed: judge(method, seed)
+        for seed in chosen.seeds
+        for method in chosen.methods
+    }
+    results = run(chosen.out / f"{name}.json", {"methods": methods, **settings}, tasks)
+    rows = summarise(results, chosen.seeds, chosen.methods)
+    print(table(rows, list(rows[0])))
+    worst = max(results[f"HMC {seed}"]["r_hat"] for seed in chosen.seeds)
+    print(f"R-hat of HMC's predictions: at most {worst:.3f}")
+    plot(results, chosen.seeds[0], chosen.methods, chosen.out / f"{name}.png")
+
+
 def _text(value, form):
     if value is None:
         return "-"

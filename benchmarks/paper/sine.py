@@ -20,7 +20,7 @@ from torch import nn
 
 import sklearn_quam
 
-from .runs import means, options, run, save_figure, table
+from .runs import means, run_against_hmc, save_figure
 
 NOISE = 0.1
 N_ROWS = 40
@@ -155,21 +155,13 @@ def plot(results, seed, methods, path):
     save_figure(figure, path)
 
 
-def main():
-    chosen = options(__doc__, seeds=[10, 11, 12], methods=list(METHODS))
-    tasks = {
-        f"{method} {seed}": lambda method=method, seed=seed: band(method, seed)
-        for seed in chosen.seeds
-        for method in chosen.methods
-    }
-    settings = {"methods": METHODS, "noise": NOISE, "rows": N_ROWS}
-    results = run(chosen.out / "sine.json", settings, tasks)
-    rows = summarise(results, chosen.seeds, chosen.methods)
-    print(table(rows, list(rows[0])))
-    worst = max(results[f"HMC {seed}"]["r_hat"] for seed in chosen.seeds)
-    print(f"R-hat of HMC's predictions: at most {worst:.3f}")
-    plot(results, chosen.seeds[0], chosen.methods, chosen.out / "sine.png")
-
-
 if __name__ == "__main__":
-    main()
+    run_against_hmc(
+        __doc__,
+        "sine",
+        METHODS,
+        {"noise": NOISE, "rows": N_ROWS},
+        judge=band,
+        summarise=summarise,
+        plot=plot,
+    )
