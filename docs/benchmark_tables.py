@@ -87,9 +87,7 @@ def mnist():
 
 
 def mnist_tuning():
-    columns = ("auroc", "auroc_low", "auroc_high", "seconds")
-    results = stored("mnist_tuning")["results"]
-    return [{"setting": name} | {c: r[c] for c in columns} for name, r in results.items()]
+    return [{"setting": name, **row} for name, row in stored("mnist_tuning")["results"].items()]
 
 
 def uci():
@@ -148,7 +146,18 @@ TABLES = (
     uci,
     diversity,
 )
-FIGURES = ("two_moons", "sine", "simplex", "importance", "budget", "diversity")
+FIGURES = (
+    "two_moons",
+    "sine",
+    "simplex",
+    "mnist",
+    "budget",
+    "uci",
+    "calibration",
+    "mistakes",
+    "diversity",
+    "importance",
+)
 
 
 def text(value):

@@ -12,8 +12,8 @@ from sklearn.metrics import log_loss
 
 from sklearn_quam.metrics import accuracy_rejection_auc, expected_calibration_error
 
-from .cases import METHODS, run_on_all, summarise
-from .runs import options, table
+from .cases import METHODS, by_network, run_on_all, summarise
+from .runs import dot_plot, options, table
 
 
 def judge(case, method):
@@ -34,6 +34,7 @@ def main():
     chosen = options(__doc__, data="", seeds=[10, 11, 12], images=200, methods=list(METHODS))
     rows = summarise(run_on_all(chosen, chosen.out / "calibration.json", {}, judge))
     print(table(rows, list(rows[0])))
+    dot_plot(by_network(rows, ["log score", "rejection, total"]), chosen.out / "calibration.png")
 
 
 if __name__ == "__main__":

@@ -130,3 +130,13 @@ def summarise(results):
         {"network": kind, "method": method, **means(each)}
         for (kind, method), each in by_kind.items()
     ]
+
+
+def by_network(rows, values):
+    """Return the panels of a figure: each value for each kind of network."""
+    kinds = dict.fromkeys(row["network"] for row in rows)
+    return [
+        (kind, [row for row in rows if row["network"] == kind], value)
+        for kind in kinds
+        for value in values
+    ]

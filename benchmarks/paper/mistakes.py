@@ -15,8 +15,8 @@ from torch.nn.functional import cross_entropy
 
 from sklearn_quam.metrics import bootstrap_interval
 
-from .cases import METHODS, run_on_all, summarise
-from .runs import options, table
+from .cases import METHODS, by_network, run_on_all, summarise
+from .runs import dot_plot, options, table
 
 STEPS = 20
 
@@ -69,6 +69,7 @@ def main():
     )
     rows = summarise(results)
     print(table(rows, list(rows[0])))
+    dot_plot(by_network(rows, ["mistakes", "attacks"]), chosen.out / "mistakes.png")
 
 
 if __name__ == "__main__":

@@ -80,6 +80,43 @@ def save_figure(figure, path):
     figure.savefig(path, dpi=110, bbox_inches="tight")
 
 
+def dot_plot(panels, path):
+    """Draw a value of every method, the best in another colour; panels beside each other.
+
+    Parameters
+    ----------
+    panels : list of tuple
+        For each panel its title, its rows (dicts with "method") and the name of the value; if rows
+        also have ``<value>_low`` and ``<value>_high``, an interval is drawn.
+    path : Path
+        Where the figure goes.
+    """
+    import matplotlib.pyplot as plt
+
+    n_rows = -(-len(panels) // 4)
+    n_columns = -(-len(panels) // n_rows)
+    methods = list(dict.fromkeys(row["method"] for _, rows, _ in panels for row in rows))
+    height = n_rows * (0.8 + 0.22 * len(methods))
+    figure, axes = plt.subplots(
+        n_rows, n_columns, figsize=(2.6 * n_columns, height), layout="constrained", sharey=True
+    )
+    for ax, (title, rows, value) in zip(np.atleast_1d(axes).flat, panels, strict=False):
+        best = max(rows, key=lambda row, value=value: row[value])
+        for row in rows:
+            colour = "#D55E00" if row is best else "#0072B2"
+            place = methods.index(row["method"])
+            ax.plot(row[value], place, "o", color=colour)
+            if f"{value}_low" in row:
+                ax.hlines(place, row[f"{value}_low"], row[f"{value}_high"], color=colour)
+        ax.set_yticks(range(len(methods)), methods)
+        ax.set_ylim(len(methods) - 0.5, -0.5)
+        ax.set_title(title, fontsize=9)
+        ax.set_xlabel(value.replace("auroc", "AUROC"))
+        ax.grid(axis="x", alpha=0.3)
+        ax.spines[["top", "right"]].set_visible(False)
+    save_figure(figure, path)
+
+
 def table(rows, columns, formats=None):
     """Return rows (dicts) as a plain text table."""
     formats = formats or {}

@@ -21,7 +21,7 @@ from torch import nn
 import sklearn_quam
 from sklearn_quam.metrics import gaussian_log_score
 
-from .runs import options, run, table
+from .runs import dot_plot, options, run, table
 
 DATA_SETS = ["yacht", "energy", "concrete", "wine-quality-red", "power-plant", "kin8nm"]
 METHODS = {
@@ -131,6 +131,8 @@ def main():
     results = run(chosen.out / "uci.json", {"methods": METHODS, "steps": N_STEPS}, tasks)
     rows = summarise(results, chosen)
     print(table(rows, ["data", "method", "log score", "log score sd", "rmse", "rank correlation"]))
+    panels = [(n, [row for row in rows if row["data"] == n], "log score") for n in chosen.sets]
+    dot_plot(panels, chosen.out / "uci.png")
 
 
 if __name__ == "__main__":
