@@ -84,6 +84,7 @@ class AdversarialSearch(WeightChanging):
     def _finish_fit(self) -> None:
         """Prepare the searches, so that whatever is wrong shows now."""
         self.temperature_ = self._temperature()
+        self.slack_ = self._auto_slack * self.temperature_ if self.slack is None else self.slack
         self._n_workers, self._max_searches = 1, sys.maxsize
         self._note_parameters()
         self._prepared = self._make_problem()
@@ -119,7 +120,7 @@ class AdversarialSearch(WeightChanging):
                 self.penalty_every,
             ),
             choose_targets(self._reference.predict(probe), self.targets),
-            self._auto_slack * self.temperature_ if self.slack is None else self.slack,
+            self.slack_,
             self._scale_of_steps(),
             optimizer=self.optimizer,
             adam_eps=self._adam_eps,
@@ -232,7 +233,7 @@ class AdversarialSearch(WeightChanging):
         return {
             "rival": np.where(found, names, np.array(None)),
             "loss_increase": np.where(found, increase.cpu().double().numpy(), np.nan),
-            "feasible": found & (increase <= self._prepare()[0].slack).cpu().numpy(),
+            "feasible": found & (increase <= self.slack_).cpu().numpy(),
             "n_steps": table("steps").sum(dim=1).cpu().numpy(),
             "n_diverged": table("diverged").sum(dim=1).cpu().numpy(),
             "cached": np.full(len(found), self._network().split.cached),
@@ -254,10 +255,23 @@ class AdversarialSearch(WeightChanging):
         -------
         list of list of dict
             For each row a list of models, the most divergent first; for each model its
-            ``state_dict`` (to be loaded into a copy of the network), its ``prediction`` for the
-            row, the ``target`` of its search, its ``divergence`` from the given network in nats,
-            its ``loss_increase`` on the training data, and whether it is ``feasible``. A search
-            that found no feasible model contributes the given network itself.
+            ``state_dict`` (to be loaded into a copy of the module; that of a scikit-learn network
+            has the names "0.weight", "0.bias", "2.weight", ...), its ``prediction`` for the row
+            (probabilities or means), the ``target`` of its search (a label, "up", "down", or None
+            if untargeted), its ``divergence`` KL(given || found) in nats, its ``loss_increase`` on
+            up to 1024 training rows, and whether it is ``feasible``. A search that found no
+            feasible model contributes the given network itself.
+
+        Examples
+        --------
+        >>> from sklearn.datasets import load_iris
+        >>> from sklearn.linear_model import LogisticRegression
+        >>> from sklearn_quam import QUAMClassifier
+        >>> X, y = load_iris(return_X_y=True)
+        >>> est = QUAMClassifier(LogisticRegression(max_iter=1000).fit(X, y), n_steps=20)
+        >>> models, = est.fit(X, y).adversarial_models(X[77:78])
+        >>> len(models)
+        3
         """
         inputs = self._check_inputs(x)
         return [self._models_of_row(inputs[row : row + 1]) for row in range(len(inputs))]
@@ -275,9 +289,21 @@ class AdversarialSearch(WeightChanging):
         -------
         list of list of dict
             For each row a list of searches; for each search its ``target``, and arrays with an
-            entry for each of the n_steps + 1 models met, the given network first: ``prediction``
-            for the row, ``divergence`` from the given network in nats, and ``loss_increase`` on the
-            last few mini-batches.
+            entry for each of the n_steps + 1 models met, the given network first (next to it if
+            ``targets="untargeted"``): ``prediction`` for the row, ``divergence`` from the given
+            network in nats, and ``loss_increase``, the mean over the mini-batches of the last few
+            steps. A search that ended early repeats its last model.
+
+        Examples
+        --------
+        >>> from sklearn.datasets import load_iris
+        >>> from sklearn.linear_model import LogisticRegression
+        >>> from sklearn_quam import QUAMClassifier
+        >>> X, y = load_iris(return_X_y=True)
+        >>> est = QUAMClassifier(LogisticRegression(max_iter=1000).fit(X, y), n_steps=20)
+        >>> (to_first_class, *_), = est.fit(X, y).search_traces(X[77:78])
+        >>> to_first_class["divergence"].shape
+        (21,)
         """
         inputs = self._check_inputs(x)
         return [self._traces_of_row(inputs[row : row + 1]) for row in range(len(inputs))]

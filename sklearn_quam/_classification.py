@@ -27,7 +27,7 @@ class BaseUncertaintyClassifier(ClassifierMixin, BaseUncertaintyEstimator):
 
     @_fit_context(prefer_skip_nested_validation=False)
     def fit(self, X: Any, y: Any, sample_weight: Any = None, **fit_params: Any) -> Any:
-        """Take over the network, or train it if it is not fitted yet, and the training data.
+        """Take over the network and its training data; train the network if it is not fitted.
 
         Parameters
         ----------

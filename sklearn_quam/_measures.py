@@ -41,7 +41,8 @@ class Uncertainty(NamedTuple):
     Parameters
     ----------
     aleatoric : ndarray of shape (n_samples,)
-        Uncertainty of the outcome itself, which no better model removes.
+        Uncertainty of the outcome itself, which no better model removes. An entropy (in nats) of a
+        regressor may be negative; a variance (in squared units of the target) is not.
     epistemic : ndarray of shape (n_samples,)
         Uncertainty about the model: how far plausible models disagree. Never negative.
     total : ndarray of shape (n_samples,)
@@ -90,10 +91,10 @@ class Diagnostics(NamedTuple):
     effective_sample_size : ndarray of shape (n_samples,)
         How many equally weighted models the sampled ones are worth.
     rival : ndarray of shape (n_samples,), dtype object
-        What the cheapest found model that disagrees says instead: a class label, or "up" or
-        "down" in regression; None where none was found or none is searched for.
+        What the cheapest model that disagrees says instead, of those that searches end with: a
+        class, or "up" or "down" if it is off by a standard deviation; None where there is none.
     loss_increase : ndarray of shape (n_samples,)
-        What that model costs in mean loss on the training data; NaN where there is none.
+        What that model costs in mean loss on up to 1024 training rows; NaN where there is none.
     feasible : ndarray of shape (n_samples,), dtype bool
         Whether it costs no more than the allowed slack.
     n_steps : ndarray of shape (n_samples,), dtype int
@@ -225,7 +226,7 @@ def merge_components(
     mean, variance, log_weights : Tensor of shape (n_components, n_mixtures)
         The components.
     limit : int
-        Largest number of components to keep.
+        How many to keep at most.
 
     Returns
     -------

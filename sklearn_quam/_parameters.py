@@ -32,7 +32,8 @@ class LoRA:
     """Low-rank updates of linear and convolutional layers.
 
     The weight matrix W of a layer becomes W + alpha / rank * B A; only the factors B and A are
-    searched, and B starts at zero, so that the search starts at the given network.
+    searched. A starts at random numbers and B at zero, so that the search starts at the given
+    network. Pass it as ``parameters`` of a method.
 
     Parameters
     ----------
@@ -41,7 +42,7 @@ class LoRA:
     alpha : float, default=None
         Scale of the update; None takes the rank, a scale of one.
     layers : str or list of str, default="*"
-        Names or globs of the layers to update.
+        Names of the layers to update, or patterns such as "head*".
 
     Examples
     --------

@@ -45,7 +45,7 @@ class BaseUncertaintyRegressor(RegressorMixin, BaseUncertaintyEstimator):
         y_val: Any = None,
         **fit_params: Any,
     ) -> Any:
-        """Take over the network, or train it if it is not fitted yet, and the training data.
+        """Take over the network and its training data; train the network if it is not fitted.
 
         Parameters
         ----------

@@ -83,7 +83,8 @@ def aupr(y_true: Any, y_score: Any) -> float:
 
     The published results of QUAM have this area. Straight lines between the points of the curve
     are too optimistic where these are far apart: prefer scikit-learn's ``average_precision_score``,
-    a sum of steps, when many scores are equal, few rows are positive, or nothing is compared.
+    a sum of steps, when many scores are equal, few rows are positive, or there are no published
+    areas to compare with.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Scorers for scikit-learn's searches and cross-validation, and a table that compares methods.
 
 A scorer goes where scikit-learn takes ``scoring=``. The estimator may be one of the package, a
-pipeline that ends in one, or a search over either.
+pipeline that ends in one, or a ``GridSearchCV`` over either.
 
 A network that was passed fitted is not trained for each fold: scored on rows that it was trained
 on, it looks too good. What it was trained on is what ``fit`` is told. Scorers therefore issue a

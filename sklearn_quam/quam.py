@@ -24,65 +24,71 @@ class QUAMClassifier(AdversarialSearch, BaseUncertaintyClassifier):
     Parameters
     ----------
     estimator : estimator or torch.nn.Module, default=None
-        A fitted skorch net, a module, a fitted scikit-learn ``MLPClassifier`` or
+        A fitted skorch net, a trained module, a fitted scikit-learn ``MLPClassifier`` or
         ``LogisticRegression``, or a pipeline that ends in one of these: taken as it is, never
         retrained and never changed. An unfitted one is cloned and trained by ``fit``. None
         trains a small network.
     parameters : str, int, list of str, callable or LoRA, default="all"
-        What is searched: "all", "last_layer", a number of last layers, "bias", "norm", names or
-        globs of parameters, a function of (name, parameter), "lora" or a `LoRA`. The part of the
-        network that does not depend on it is computed only once for each row.
+        What is searched: "all", "last_layer", a number of last layers, "bias", "norm" (of
+        normalisation layers), names of parameters or patterns such as "head.*", a function of
+        (name, parameter), "lora" or a `LoRA`. The part of the network that does not depend on it is
+        computed only once for each row.
     setting : {"given", "expected"}, default="given"
         "given" judges the given network (setting (b) of the paper), "expected" the average of all
-        plausible models, which then also predicts (setting (a)).
-    targets : "all", "untargeted" or int, default="all"
+        plausible models, which then also predicts (setting (a)). It may be changed after ``fit``:
+        the searches are the same.
+    targets : "all", int or "untargeted", default="all"
         A search for each class, for the N most probable ones, or a single search that raises
         the divergence itself, which finds less.
     n_steps : int, default=100
         Steps of each search.
     learning_rate : float or "auto", default="auto"
-        Step size of the search (eta in the paper) at its beginning. "auto" is 0.1 over the square
-        root of the number of inputs of each layer, so that what layers compute changes at about the
-        same pace, and 0.005 where a single layer is searched.
+        Step size of the search at its beginning. "auto" is 0.1 over the square root of the number
+        of inputs of each layer, so that what layers compute changes at about the same pace, and
+        0.005 where a single layer is searched: a linear model, or ``parameters="last_layer"``.
     learning_rate_decay : float, default=1.4
         What the step size is divided by every `penalty_every` steps.
     weight_decay : float, default=0.0
-        Pull of the searched parameters towards zero (gamma in the paper).
+        Pull of the searched parameters towards zero.
     penalty : float, default=6.0
-        Weight of the training loss in the objective (c_0 in the paper) at the beginning.
+        Weight of the training loss (c_0 in the paper) at the beginning: a search minimises the
+        cross-entropy of its class at the row plus this weight times the loss of a mini-batch.
     penalty_growth : float, default=1.9
-        What the weight is multiplied by every `penalty_every` steps.
+        What the weight is multiplied by every `penalty_every` steps (eta in the paper).
     penalty_every : int, default=7
         Steps between two changes of step size and penalty.
     slack : float, default=None
         Largest increase of the mean training loss (in nats a row) at which a model still counts as
-        one that explains the data; None takes the temperature.
+        one that explains the data (gamma in the paper); None takes the temperature.
         It decides what is called feasible, what ``sampling="best"`` may take, and when a search
         has converged.
     temperature : float or "auto", default="auto"
-        Scale of loss increases (T in the paper): a found model weighs exp(-increase / temperature).
+        Scale of loss increases (T in the paper): a found model weighs exp(-increase / temperature),
+        where an increase below zero counts as zero.
         "auto" is 10 / n_samples of the training data, ten times the temperature of the Bayesian
-        posterior, because loss increases are measured on mini-batches.
+        posterior, because loss increases are measured on a part of the training data.
     sampling : {"trajectory", "best", "gaussian"}, default="trajectory"
         Which models count: all that a search meets on its way, the most divergent feasible one of
-        each search, or draws around those. The given network counts in any case, once for each
-        target: it anchors the weights where every other model explains the data badly.
+        each search, or this one and draws around it. The given network counts in any case, once
+        for each target: it anchors the weights where every other model explains the data badly.
     max_change : float, default=None
         Bound on the Euclidean norm of the change of the searched parameters.
     tol : float, default=1e-3
-        A search ends early when its model is feasible and its prediction (probabilities, or means
-        in standard deviations) changes by less than this, twice from one change of the schedule to
-        the next. 0 never ends early.
+        A search ends early when its model is feasible and its probabilities have changed by less
+        than this within `penalty_every` steps, twice in a row. 0 never ends early.
     batch_size : int, default=256
-        Training rows that a step sees; the same for all searches.
+        Training rows that a step sees; the same for all searches. The loss increase of a model is
+        the mean over the last `penalty_every` steps, or over fewer if these see all rows.
     memory_limit : int, float or str, default=None
         Memory for searches that run together, in bytes or as a text such as "1GB"; None takes a
         quarter of what is free. All workers share it.
     optimizer : {"adam", "sgd"}, default="adam"
-        How the searched parameters move. In "adam" gradients below 0.1 move a parameter less.
+        How the searched parameters move. "adam" has an epsilon of 0.1: a parameter whose gradient
+        is well below that hardly moves.
     link : {"logits", "log_probabilities", "probabilities", "binary_logit"}, default=None
-        What the network returns. None takes it from a skorch net's criterion, and means logits
-        for a plain module.
+        What the network returns: scores, logarithms of probabilities, probabilities, or the one
+        score of the second of two classes. None takes it from a skorch net's criterion, and means
+        logits for a plain module.
     device : str or torch.device, default=None
         Where to run; None stays where the network is.
     n_jobs : int, default=None
@@ -105,6 +111,8 @@ class QUAMClassifier(AdversarialSearch, BaseUncertaintyClassifier):
         Number of values that are searched.
     temperature_ : float
         The temperature.
+    slack_ : float
+        The slack.
     frozen_part_cached_ : bool
         Whether the network could be cut, so that what is not searched is computed only once.
     execution_ : {"matmul", "vmap", "loop"}
@@ -124,7 +132,6 @@ class QUAMClassifier(AdversarialSearch, BaseUncertaintyClassifier):
 
     Examples
     --------
-    >>> import numpy as np
     >>> from sklearn.datasets import make_blobs
     >>> from sklearn.neural_network import MLPClassifier
     >>> from sklearn_quam import QUAMClassifier
@@ -220,17 +227,19 @@ class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
     Parameters
     ----------
     estimator : estimator or torch.nn.Module, default=None
-        A fitted skorch net, a module, a fitted scikit-learn ``MLPRegressor``, ``Ridge`` or
+        A fitted skorch net, a trained module, a fitted scikit-learn ``MLPRegressor``, ``Ridge`` or
         ``LinearRegression``, or a pipeline that ends in one of these: taken as it is, never
         retrained and never changed. An unfitted one is cloned and trained by ``fit``. None
         trains a small network.
     parameters : str, int, list of str, callable or LoRA, default="all"
-        What is searched: "all", "last_layer", a number of last layers, "bias", "norm", names or
-        globs of parameters, a function of (name, parameter), "lora" or a `LoRA`. The part of the
-        network that does not depend on it is computed only once for each row.
+        What is searched: "all", "last_layer", a number of last layers, "bias", "norm" (of
+        normalisation layers), names of parameters or patterns such as "head.*", a function of
+        (name, parameter), "lora" or a `LoRA`. The part of the network that does not depend on it is
+        computed only once for each row.
     setting : {"given", "expected"}, default="given"
         "given" judges the given network (setting (b) of the paper), "expected" the average of all
-        plausible models, which then also predicts (setting (a)).
+        plausible models, which then also predicts (setting (a)). It may be changed after ``fit``:
+        the searches are the same.
     measure : {"entropy", "variance"}, default="entropy"
         Entropies in nats, or variances in squared units of the target.
     targets : {"all", "untargeted"}, default="all"
@@ -239,52 +248,57 @@ class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
     n_steps : int, default=100
         Steps of each search.
     learning_rate : float or "auto", default=2e-2
-        Step size of the search (eta in the paper) at its beginning. "auto" is 0.1 over the square
-        root of the number of inputs of each layer, so that what layers compute changes at about the
-        same pace, and 0.005 where a single layer is searched.
+        Step size of the search at its beginning. "auto" is 0.1 over the square root of the number
+        of inputs of each layer, so that what layers compute changes at about the same pace, and
+        0.005 where a single layer is searched: a linear model, or ``parameters="last_layer"``.
     learning_rate_decay : float, default=1.4
         What the step size is divided by every `penalty_every` steps.
     weight_decay : float, default=0.0
-        Pull of the searched parameters towards zero (gamma in the paper).
+        Pull of the searched parameters towards zero.
     penalty : float, default=0.3
-        Weight of the training loss in the objective (c_0 in the paper) at the beginning.
+        Weight of the training loss (c_0 in the paper) at the beginning: a search minimises minus
+        the shift of the mean, in standard deviations, plus this weight times the loss of a
+        mini-batch.
     penalty_growth : float, default=2.2
-        What the weight is multiplied by every `penalty_every` steps.
+        What the weight is multiplied by every `penalty_every` steps (eta in the paper).
     penalty_every : int, default=7
         Steps between two changes of step size and penalty.
     slack : float, default=None
         Largest increase of the mean training loss (in nats a row) at which a model still counts as
-        one that explains the data; None takes ten times the temperature.
+        one that explains the data (gamma in the paper); None takes ten times the temperature.
         It decides what is called feasible, what ``sampling="best"`` may take, and when a search
         has converged.
     temperature : float or "auto", default="auto"
-        Scale of loss increases (T in the paper): a found model weighs exp(-increase / temperature).
+        Scale of loss increases (T in the paper): a found model weighs exp(-increase / temperature),
+        where an increase below zero counts as zero.
         "auto" is 1 / n_samples of the training data, the temperature of the Bayesian posterior.
     sampling : {"profile", "trajectory", "best", "gaussian"}, default="profile"
         Which models count: for every shift of the mean the one that explains the data best, all
-        that a search meets on its way, the most divergent feasible one of each search, or draws
-        around those. Only "profile" has the scale of a posterior; the others rank rows. The given
-        network counts in any case: it anchors the weights where every other model explains the
-        data badly.
+        that a search meets on its way, the most divergent feasible one of each search, or this one
+        and draws around it. Only "profile" has the scale of a posterior; the others rank rows. The
+        given network (in "profile": shifts next to zero) counts in any case: it anchors the weights
+        where every other model explains the data badly.
     max_change : float, default=None
         Bound on the Euclidean norm of the change of the searched parameters.
     tol : float, default=1e-3
-        A search ends early when its model is feasible and its prediction (probabilities, or means
-        in standard deviations) changes by less than this, twice from one change of the schedule to
-        the next. 0 never ends early.
+        A search ends early when its model is feasible and its mean has changed by less than this,
+        in standard deviations, within `penalty_every` steps, twice in a row. 0 never ends early.
     batch_size : int, default=256
-        Training rows that a step sees; the same for all searches.
+        Training rows that a step sees; the same for all searches. The loss increase of a model is
+        the mean over the last `penalty_every` steps, or over fewer if these see all rows.
     memory_limit : int, float or str, default=None
         Memory for searches that run together, in bytes or as a text such as "1GB"; None takes a
         quarter of what is free. All workers share it.
     optimizer : {"adam", "sgd"}, default="adam"
-        How the searched parameters move.
+        How the searched parameters move: with an epsilon of 1e-8 in "adam", without momentum in
+        "sgd".
     link : {"mean", "mean_variance", "mean_log_variance"}, default=None
         What the network returns; two parts are a tuple, or the two halves of the columns. None
-        takes a tuple for mean and variance, anything else for the mean.
+        takes it from a skorch net's criterion, such as ``MSELoss`` for the mean; of other modules
+        it takes a tuple for mean and variance, anything else for the mean.
     noise_variance : float or array-like of shape (n_outputs,), default=None
-        Variance around the mean, for networks that predict the mean only. None measures it by
-        the residuals.
+        Variance around the mean, for networks that predict the mean only. None measures it by the
+        residuals of the training data, or of ``X_val`` if that is passed to ``fit``.
     device : str or torch.device, default=None
         Where to run; None stays where the network is.
     n_jobs : int, default=None
@@ -309,6 +323,8 @@ class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
         Number of values that are searched.
     temperature_ : float
         The temperature.
+    slack_ : float
+        The slack.
     frozen_part_cached_ : bool
         Whether the network could be cut, so that what is not searched is computed only once.
     execution_ : {"matmul", "vmap", "loop"}

@@ -124,19 +124,20 @@ class CyclicalSGHMCClassifier(_CyclicalSGHMC, BaseUncertaintyClassifier):
     """Uncertainty of a network's classification by cyclical stochastic gradient HMC.
 
     Chains start at the given network. In each cycle the step size falls from large to zero: a chain
-    first moves on, then samples the weights around where it has arrived, with the noise of
-    Hamiltonian Monte Carlo. Dropout is off and batch normalisation keeps its statistics.
+    first moves on, then samples the weights around where it has arrived, with noise in each step.
+    Dropout is off and batch normalisation keeps its statistics.
 
     Parameters
     ----------
     estimator : estimator or torch.nn.Module, default=None
-        A fitted skorch net, a module, a fitted scikit-learn ``MLPClassifier`` or
+        A fitted skorch net, a trained module, a fitted scikit-learn ``MLPClassifier`` or
         ``LogisticRegression``, or a pipeline that ends in one of these: taken as it is, never
         retrained and never changed. An unfitted one is cloned and trained by ``fit``. None trains a
         small network.
     parameters : str, int, list of str, callable or LoRA, default="all"
         What differs between the models: "all", "last_layer", a number of last layers, "bias",
-        "norm", names or globs of parameters, a function of (name, parameter), "lora" or a `LoRA`.
+        "norm" (of normalisation layers), names of parameters or patterns such as "head.*", a
+        function of (name, parameter), "lora" or a `LoRA`.
         The part of the network before it is computed only once for each row.
     n_chains : int, default=4
         Chains that run at the same time, all from the given network.
@@ -147,7 +148,7 @@ class CyclicalSGHMCClassifier(_CyclicalSGHMC, BaseUncertaintyClassifier):
     samples_per_cycle : int, default=4
         Models to take from the noisy part of each cycle of each chain.
     exploration : float, default=0.8
-        Share of a cycle without noise, in which the chain moves on to another mode.
+        Share of a cycle without noise, in which the chain moves on to another minimum of the loss.
     learning_rate : float, default=0.02
         Step size at the beginning of a cycle, for the gradient of the mean loss; it falls to zero
         along half a cosine. It is never more than the inverse of the loss's largest curvature at
@@ -262,19 +263,20 @@ class CyclicalSGHMCRegressor(_CyclicalSGHMC, BaseUncertaintyRegressor):
     """Uncertainty of a network's regression by cyclical stochastic gradient HMC.
 
     Chains start at the given network. In each cycle the step size falls from large to zero: a chain
-    first moves on, then samples the weights around where it has arrived, with the noise of
-    Hamiltonian Monte Carlo. Dropout is off and batch normalisation keeps its statistics.
+    first moves on, then samples the weights around where it has arrived, with noise in each step.
+    Dropout is off and batch normalisation keeps its statistics.
 
     Parameters
     ----------
     estimator : estimator or torch.nn.Module, default=None
-        A fitted skorch net, a module, a fitted scikit-learn ``MLPRegressor``, ``Ridge`` or
+        A fitted skorch net, a trained module, a fitted scikit-learn ``MLPRegressor``, ``Ridge`` or
         ``LinearRegression``, or a pipeline that ends in one of these: taken as it is, never
         retrained and never changed. An unfitted one is cloned and trained by ``fit``. None trains a
         small network.
     parameters : str, int, list of str, callable or LoRA, default="all"
         What differs between the models: "all", "last_layer", a number of last layers, "bias",
-        "norm", names or globs of parameters, a function of (name, parameter), "lora" or a `LoRA`.
+        "norm" (of normalisation layers), names of parameters or patterns such as "head.*", a
+        function of (name, parameter), "lora" or a `LoRA`.
         The part of the network before it is computed only once for each row.
     n_chains : int, default=4
         Chains that run at the same time, all from the given network.
@@ -285,7 +287,7 @@ class CyclicalSGHMCRegressor(_CyclicalSGHMC, BaseUncertaintyRegressor):
     samples_per_cycle : int, default=4
         Models to take from the noisy part of each cycle of each chain.
     exploration : float, default=0.8
-        Share of a cycle without noise, in which the chain moves on to another mode.
+        Share of a cycle without noise, in which the chain moves on to another minimum of the loss.
     learning_rate : float, default=0.02
         Step size at the beginning of a cycle, for the gradient of the mean loss (of half the mean
         squared error for networks that predict the mean only); it falls to zero along half a
@@ -312,7 +314,8 @@ class CyclicalSGHMCRegressor(_CyclicalSGHMC, BaseUncertaintyRegressor):
         residuals.
     link : {"mean", "mean_variance", "mean_log_variance"}, default=None
         What the network returns; two parts are a tuple, or the two halves of the columns. None
-        takes a tuple for mean and variance, anything else for the mean.
+        takes it from a skorch net's criterion, such as ``MSELoss`` for the mean; of other modules
+        it takes a tuple for mean and variance, anything else for the mean.
     device : str or torch.device, default=None
         Where to run; None stays where the network is.
     random_state : int, RandomState instance or None, default=None

@@ -18,13 +18,14 @@ class DeepEnsembleClassifier(Ensemble, BaseUncertaintyClassifier):
     Parameters
     ----------
     estimator : estimator or torch.nn.Module, default=None
-        A fitted skorch net, a module, a fitted scikit-learn ``MLPClassifier`` or
+        A fitted skorch net, a trained module, a fitted scikit-learn ``MLPClassifier`` or
         ``LogisticRegression``, or a pipeline that ends in one of these: taken as it is, never
         retrained and never changed. An unfitted one is cloned and trained by ``fit``. None trains a
         small network.
     n_estimators : int, default=5
         Networks, of which the given one (or the first that is trained) is one. The others are
-        trained as it was, by its own ``fit``, with seeds of their own.
+        trained as it was, by its own ``fit``, with seeds of their own. A plain module cannot be:
+        pass more of them as ``estimators``, or wrap it in skorch.
     estimators : list of estimators or torch.nn.Module, default=None
         Fitted networks that are the ensemble instead; ``n_estimators`` does not count then.
         ``estimator`` remains the reference of ``setting="given"``; if it is None, the first of the
@@ -116,13 +117,14 @@ class DeepEnsembleRegressor(RegressionEnsemble):
     Parameters
     ----------
     estimator : estimator or torch.nn.Module, default=None
-        A fitted skorch net, a module, a fitted scikit-learn ``MLPRegressor``, ``Ridge`` or
+        A fitted skorch net, a trained module, a fitted scikit-learn ``MLPRegressor``, ``Ridge`` or
         ``LinearRegression``, or a pipeline that ends in one of these: taken as it is, never
         retrained and never changed. An unfitted one is cloned and trained by ``fit``. None trains a
         small network.
     n_estimators : int, default=5
         Networks, of which the given one (or the first that is trained) is one. The others are
-        trained as it was, by its own ``fit``, with seeds of their own.
+        trained as it was, by its own ``fit``, with seeds of their own. A plain module cannot be:
+        pass more of them as ``estimators``, or wrap it in skorch.
     estimators : list of estimators or torch.nn.Module, default=None
         Fitted networks that are the ensemble instead; ``n_estimators`` does not count then.
         ``estimator`` remains the reference of ``setting="given"``; if it is None, the first of the
@@ -137,7 +139,8 @@ class DeepEnsembleRegressor(RegressionEnsemble):
         residuals.
     link : {"mean", "mean_variance", "mean_log_variance"}, default=None
         What the network returns; two parts are a tuple, or the two halves of the columns. None
-        takes a tuple for mean and variance, anything else for the mean.
+        takes it from a skorch net's criterion, such as ``MSELoss`` for the mean; of other modules
+        it takes a tuple for mean and variance, anything else for the mean.
     device : str or torch.device, default=None
         Where to run; None stays where the network is.
     n_jobs : int, default=None

@@ -200,13 +200,14 @@ class HMCClassifier(_HamiltonianMonteCarlo, BaseUncertaintyClassifier):
     Parameters
     ----------
     estimator : estimator or torch.nn.Module, default=None
-        A fitted skorch net, a module, a fitted scikit-learn ``MLPClassifier`` or
+        A fitted skorch net, a trained module, a fitted scikit-learn ``MLPClassifier`` or
         ``LogisticRegression``, or a pipeline that ends in one of these: taken as it is, never
         retrained and never changed. An unfitted one is cloned and trained by ``fit``. None trains a
         small network.
     parameters : str, int, list of str, callable or LoRA, default="all"
         What differs between the models: "all", "last_layer", a number of last layers, "bias",
-        "norm", names or globs of parameters, a function of (name, parameter), "lora" or a `LoRA`.
+        "norm" (of normalisation layers), names of parameters or patterns such as "head.*", a
+        function of (name, parameter), "lora" or a `LoRA`.
         The part of the network before it is computed only once for each row.
     n_chains : int, default=4
         Chains that run at the same time, from different points around the given network.
@@ -252,7 +253,7 @@ class HMCClassifier(_HamiltonianMonteCarlo, BaseUncertaintyClassifier):
     step_size_ : float
         Length of the leapfrog steps.
     acceptance_rate_ : float
-        Share of the trajectories that were accepted after the warm-up.
+        Mean probability with which trajectories were accepted after the warm-up.
     reference_loss_ : float
         Mean negative log-likelihood of the network on the training data.
     n_features_in_ : int
@@ -331,13 +332,14 @@ class HMCRegressor(_HamiltonianMonteCarlo, BaseUncertaintyRegressor):
     Parameters
     ----------
     estimator : estimator or torch.nn.Module, default=None
-        A fitted skorch net, a module, a fitted scikit-learn ``MLPRegressor``, ``Ridge`` or
+        A fitted skorch net, a trained module, a fitted scikit-learn ``MLPRegressor``, ``Ridge`` or
         ``LinearRegression``, or a pipeline that ends in one of these: taken as it is, never
         retrained and never changed. An unfitted one is cloned and trained by ``fit``. None trains a
         small network.
     parameters : str, int, list of str, callable or LoRA, default="all"
         What differs between the models: "all", "last_layer", a number of last layers, "bias",
-        "norm", names or globs of parameters, a function of (name, parameter), "lora" or a `LoRA`.
+        "norm" (of normalisation layers), names of parameters or patterns such as "head.*", a
+        function of (name, parameter), "lora" or a `LoRA`.
         The part of the network before it is computed only once for each row.
     n_chains : int, default=4
         Chains that run at the same time, from different points around the given network.
@@ -365,7 +367,8 @@ class HMCRegressor(_HamiltonianMonteCarlo, BaseUncertaintyRegressor):
         residuals.
     link : {"mean", "mean_variance", "mean_log_variance"}, default=None
         What the network returns; two parts are a tuple, or the two halves of the columns. None
-        takes a tuple for mean and variance, anything else for the mean.
+        takes it from a skorch net's criterion, such as ``MSELoss`` for the mean; of other modules
+        it takes a tuple for mean and variance, anything else for the mean.
     device : str or torch.device, default=None
         Where to run; None stays where the network is.
     random_state : int, RandomState instance or None, default=None
@@ -386,7 +389,7 @@ class HMCRegressor(_HamiltonianMonteCarlo, BaseUncertaintyRegressor):
     step_size_ : float
         Length of the leapfrog steps.
     acceptance_rate_ : float
-        Share of the trajectories that were accepted after the warm-up.
+        Mean probability with which trajectories were accepted after the warm-up.
     n_outputs_ : int
         Number of values predicted for a row.
     noise_variance_ : ndarray of shape (n_outputs,)

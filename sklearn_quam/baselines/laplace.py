@@ -14,21 +14,23 @@ from ._laplace_posterior import LaplacePosterior
 class LaplaceClassifier(LaplacePosterior, BaseUncertaintyClassifier):
     """Uncertainty of a network's classification by Laplace's approximation.
 
-    The posterior of the weights is taken for a Gaussian around the given ones, whose covariance is
-    the inverse of the loss's curvature (the generalised Gauss-Newton matrix) plus a prior
-    precision. Predictions are linear in the weights around the given ones: exactly for the last
-    layer, to first order for more.
+    The posterior of the weights is taken for a Gaussian around the given ones. Its covariance is
+    the inverse of a sum: the curvature of the loss (the generalised Gauss-Newton matrix) and a
+    prior precision. Scores (logits or means) are linear in the weights around the given ones:
+    exactly for the last layer, to first order for more.
 
     Parameters
     ----------
     estimator : estimator or torch.nn.Module, default=None
-        A fitted skorch net, a module, a fitted scikit-learn ``MLPClassifier`` or
+        A fitted skorch net, a trained module, a fitted scikit-learn ``MLPClassifier`` or
         ``LogisticRegression``, or a pipeline that ends in one of these: taken as it is, never
         retrained and never changed. An unfitted one is cloned and trained by ``fit``. None trains a
         small network.
     parameters : str, int, list of str, callable or LoRA, default="last_layer"
         What differs between the models: "all", "last_layer", a number of last layers, "bias",
-        "norm", names or globs of parameters, a function of (name, parameter), "lora" or a `LoRA`.
+        "norm" (of normalisation layers), names of parameters or patterns such as "head.*", a
+        function of (name, parameter), "lora" or a `LoRA` (the last two not with
+        ``structure="kron"``).
         The part of the network before it is computed only once for each row.
     structure : {"full", "kron", "diag"}, default="kron"
         What is kept of the curvature of the loss: all of it, which takes memory for the square of
@@ -39,7 +41,7 @@ class LaplaceClassifier(LaplacePosterior, BaseUncertaintyClassifier):
         that makes the training data most likely, or the one with the best log score on a fifth of
         the training rows, while the curvature is measured on the others.
     n_samples : int, default=256
-        Draws of the scores, evenly spread; the same for all rows.
+        Draws of the scores (logits or means), evenly spread; the same for all rows.
     predictive : {"monte_carlo", "probit"}, default="monte_carlo"
         How predictions are averaged in ``setting="expected"``: over the draws, or by the probit
         approximation.
@@ -139,21 +141,23 @@ class LaplaceClassifier(LaplacePosterior, BaseUncertaintyClassifier):
 class LaplaceRegressor(LaplacePosterior, BaseUncertaintyRegressor):
     """Uncertainty of a network's regression by Laplace's approximation.
 
-    The posterior of the weights is taken for a Gaussian around the given ones, whose covariance is
-    the inverse of the loss's curvature (the generalised Gauss-Newton matrix) plus a prior
-    precision. Predictions are linear in the weights around the given ones: exactly for the last
-    layer, to first order for more.
+    The posterior of the weights is taken for a Gaussian around the given ones. Its covariance is
+    the inverse of a sum: the curvature of the loss (the generalised Gauss-Newton matrix) and a
+    prior precision. Scores (logits or means) are linear in the weights around the given ones:
+    exactly for the last layer, to first order for more.
 
     Parameters
     ----------
     estimator : estimator or torch.nn.Module, default=None
-        A fitted skorch net, a module, a fitted scikit-learn ``MLPRegressor``, ``Ridge`` or
+        A fitted skorch net, a trained module, a fitted scikit-learn ``MLPRegressor``, ``Ridge`` or
         ``LinearRegression``, or a pipeline that ends in one of these: taken as it is, never
         retrained and never changed. An unfitted one is cloned and trained by ``fit``. None trains a
         small network.
     parameters : str, int, list of str, callable or LoRA, default="last_layer"
         What differs between the models: "all", "last_layer", a number of last layers, "bias",
-        "norm", names or globs of parameters, a function of (name, parameter), "lora" or a `LoRA`.
+        "norm" (of normalisation layers), names of parameters or patterns such as "head.*", a
+        function of (name, parameter), "lora" or a `LoRA` (the last two not with
+        ``structure="kron"``).
         The part of the network before it is computed only once for each row.
     structure : {"full", "kron", "diag"}, default="kron"
         What is kept of the curvature of the loss: all of it, which takes memory for the square of
@@ -164,7 +168,7 @@ class LaplaceRegressor(LaplacePosterior, BaseUncertaintyRegressor):
         that makes the training data most likely, or the one with the best log score on a fifth of
         the training rows, while the curvature is measured on the others.
     n_samples : int, default=256
-        Draws of the scores, evenly spread; the same for all rows.
+        Draws of the scores (logits or means), evenly spread; the same for all rows.
     memory_limit : int, float or str, default=None
         Memory for models that are run together, in bytes or as a text such as "1GB"; None takes a
         quarter of what is free.
@@ -178,7 +182,8 @@ class LaplaceRegressor(LaplacePosterior, BaseUncertaintyRegressor):
         residuals.
     link : {"mean", "mean_variance", "mean_log_variance"}, default=None
         What the network returns; two parts are a tuple, or the two halves of the columns. None
-        takes a tuple for mean and variance, anything else for the mean.
+        takes it from a skorch net's criterion, such as ``MSELoss`` for the mean; of other modules
+        it takes a tuple for mean and variance, anything else for the mean.
     device : str or torch.device, default=None
         Where to run; None stays where the network is.
     random_state : int, RandomState instance or None, default=None

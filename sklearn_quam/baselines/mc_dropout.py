@@ -263,16 +263,17 @@ class MCDropoutClassifier(_MCDropout, BaseUncertaintyClassifier):
     Parameters
     ----------
     estimator : estimator or torch.nn.Module, default=None
-        A fitted skorch net, a module, a fitted scikit-learn ``MLPClassifier`` or
+        A fitted skorch net, a trained module, a fitted scikit-learn ``MLPClassifier`` or
         ``LogisticRegression``, or a pipeline that ends in one of these: taken as it is, never
         retrained and never changed. An unfitted one is cloned and trained by ``fit``. None trains a
         small network.
     n_samples : int, default=256
         Thinned networks to average over. They are the same for all rows.
     p : float, default=None
-        Dropout rate. None takes the network's own dropout layers as they are; a number replaces
-        their rates, or puts dropout before the last layer of a network that has none (before that
-        of the small network that is trained if ``estimator`` is None, in any case: at 0.1).
+        Dropout rate. None takes the network's own dropout layers as they are, and is an error if it
+        has none; for the small network that is trained if ``estimator`` is None, it means 0.1. A
+        number replaces the rates of all dropout layers, or puts dropout before the last layer of a
+        network that has none.
     setting : {"given", "expected"}, default="given"
         "given" judges the given network, "expected" the average of all plausible models, which then
         also predicts. It may be changed after ``fit``: both use the same models.
@@ -357,16 +358,17 @@ class MCDropoutRegressor(_MCDropout, BaseUncertaintyRegressor):
     Parameters
     ----------
     estimator : estimator or torch.nn.Module, default=None
-        A fitted skorch net, a module, a fitted scikit-learn ``MLPRegressor``, ``Ridge`` or
+        A fitted skorch net, a trained module, a fitted scikit-learn ``MLPRegressor``, ``Ridge`` or
         ``LinearRegression``, or a pipeline that ends in one of these: taken as it is, never
         retrained and never changed. An unfitted one is cloned and trained by ``fit``. None trains a
         small network.
     n_samples : int, default=256
         Thinned networks to average over. They are the same for all rows.
     p : float, default=None
-        Dropout rate. None takes the network's own dropout layers as they are; a number replaces
-        their rates, or puts dropout before the last layer of a network that has none (before that
-        of the small network that is trained if ``estimator`` is None, in any case: at 0.1).
+        Dropout rate. None takes the network's own dropout layers as they are, and is an error if it
+        has none; for the small network that is trained if ``estimator`` is None, it means 0.1. A
+        number replaces the rates of all dropout layers, or puts dropout before the last layer of a
+        network that has none.
     setting : {"given", "expected"}, default="given"
         "given" judges the given network, "expected" the average of all plausible models, which then
         also predicts. It may be changed after ``fit``: both use the same models.
@@ -377,7 +379,8 @@ class MCDropoutRegressor(_MCDropout, BaseUncertaintyRegressor):
         residuals.
     link : {"mean", "mean_variance", "mean_log_variance"}, default=None
         What the network returns; two parts are a tuple, or the two halves of the columns. None
-        takes a tuple for mean and variance, anything else for the mean.
+        takes it from a skorch net's criterion, such as ``MSELoss`` for the mean; of other modules
+        it takes a tuple for mean and variance, anything else for the mean.
     device : str or torch.device, default=None
         Where to run; None stays where the network is.
     random_state : int, RandomState instance or None, default=None

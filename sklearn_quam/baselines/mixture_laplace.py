@@ -22,20 +22,23 @@ class MixtureLaplaceClassifier(Ensemble, BaseUncertaintyClassifier):
     Parameters
     ----------
     estimator : estimator or torch.nn.Module, default=None
-        A fitted skorch net, a module, a fitted scikit-learn ``MLPClassifier`` or
+        A fitted skorch net, a trained module, a fitted scikit-learn ``MLPClassifier`` or
         ``LogisticRegression``, or a pipeline that ends in one of these: taken as it is, never
         retrained and never changed. An unfitted one is cloned and trained by ``fit``. None trains a
         small network.
     n_estimators : int, default=5
         Networks, of which the given one (or the first that is trained) is one. The others are
-        trained as it was, by its own ``fit``, with seeds of their own.
+        trained as it was, by its own ``fit``, with seeds of their own. A plain module cannot be:
+        pass more of them as ``estimators``, or wrap it in skorch.
     estimators : list of estimators or torch.nn.Module, default=None
         Fitted networks that are the ensemble instead; ``n_estimators`` does not count then.
         ``estimator`` remains the reference of ``setting="given"``; if it is None, the first of the
         list is.
     parameters : str, int, list of str, callable or LoRA, default="last_layer"
         What differs between the models: "all", "last_layer", a number of last layers, "bias",
-        "norm", names or globs of parameters, a function of (name, parameter), "lora" or a `LoRA`.
+        "norm" (of normalisation layers), names of parameters or patterns such as "head.*", a
+        function of (name, parameter), "lora" or a `LoRA` (the last two not with
+        ``structure="kron"``).
         The part of the network before it is computed only once for each row.
     structure : {"full", "kron", "diag"}, default="kron"
         What is kept of the curvature of the loss: all of it, which takes memory for the square of
@@ -164,20 +167,23 @@ class MixtureLaplaceRegressor(RegressionEnsemble):
     Parameters
     ----------
     estimator : estimator or torch.nn.Module, default=None
-        A fitted skorch net, a module, a fitted scikit-learn ``MLPRegressor``, ``Ridge`` or
+        A fitted skorch net, a trained module, a fitted scikit-learn ``MLPRegressor``, ``Ridge`` or
         ``LinearRegression``, or a pipeline that ends in one of these: taken as it is, never
         retrained and never changed. An unfitted one is cloned and trained by ``fit``. None trains a
         small network.
     n_estimators : int, default=5
         Networks, of which the given one (or the first that is trained) is one. The others are
-        trained as it was, by its own ``fit``, with seeds of their own.
+        trained as it was, by its own ``fit``, with seeds of their own. A plain module cannot be:
+        pass more of them as ``estimators``, or wrap it in skorch.
     estimators : list of estimators or torch.nn.Module, default=None
         Fitted networks that are the ensemble instead; ``n_estimators`` does not count then.
         ``estimator`` remains the reference of ``setting="given"``; if it is None, the first of the
         list is.
     parameters : str, int, list of str, callable or LoRA, default="last_layer"
         What differs between the models: "all", "last_layer", a number of last layers, "bias",
-        "norm", names or globs of parameters, a function of (name, parameter), "lora" or a `LoRA`.
+        "norm" (of normalisation layers), names of parameters or patterns such as "head.*", a
+        function of (name, parameter), "lora" or a `LoRA` (the last two not with
+        ``structure="kron"``).
         The part of the network before it is computed only once for each row.
     structure : {"full", "kron", "diag"}, default="kron"
         What is kept of the curvature of the loss: all of it, which takes memory for the square of
@@ -202,7 +208,8 @@ class MixtureLaplaceRegressor(RegressionEnsemble):
         residuals.
     link : {"mean", "mean_variance", "mean_log_variance"}, default=None
         What the network returns; two parts are a tuple, or the two halves of the columns. None
-        takes a tuple for mean and variance, anything else for the mean.
+        takes it from a skorch net's criterion, such as ``MSELoss`` for the mean; of other modules
+        it takes a tuple for mean and variance, anything else for the mean.
     device : str or torch.device, default=None
         Where to run; None stays where the network is.
     n_jobs : int, default=None

@@ -30,13 +30,14 @@ class ReferenceClassifier(_OnlyTheGivenModel, BaseUncertaintyClassifier):
     Parameters
     ----------
     estimator : estimator or torch.nn.Module, default=None
-        A fitted skorch net, a module, a fitted scikit-learn ``MLPClassifier`` or
+        A fitted skorch net, a trained module, a fitted scikit-learn ``MLPClassifier`` or
         ``LogisticRegression``, or a pipeline that ends in one of these: taken as it is, never
         retrained and never changed. An unfitted one is cloned and trained by ``fit``. None
         trains a small network.
     link : {"logits", "log_probabilities", "probabilities", "binary_logit"}, default=None
-        What the network returns. None takes it from a skorch net's criterion, and means logits
-        for a plain module.
+        What the network returns: scores, logarithms of probabilities, probabilities, or the one
+        score of the second of two classes. None takes it from a skorch net's criterion, and means
+        logits for a plain module.
     setting : {"given", "expected"}, default="given"
         Whose prediction is judged. With a single model both are the same.
     device : str or torch.device, default=None
@@ -98,20 +99,21 @@ class ReferenceRegressor(_OnlyTheGivenModel, BaseUncertaintyRegressor):
     Parameters
     ----------
     estimator : estimator or torch.nn.Module, default=None
-        A fitted skorch net, a module, a fitted scikit-learn ``MLPRegressor``, ``Ridge`` or
+        A fitted skorch net, a trained module, a fitted scikit-learn ``MLPRegressor``, ``Ridge`` or
         ``LinearRegression``, or a pipeline that ends in one of these: taken as it is, never
         retrained and never changed. An unfitted one is cloned and trained by ``fit``. None
         trains a small network.
     link : {"mean", "mean_variance", "mean_log_variance"}, default=None
         What the network returns; two parts are a tuple, or the two halves of the columns. None
-        takes a tuple for mean and variance, anything else for the mean.
+        takes it from a skorch net's criterion, such as ``MSELoss`` for the mean; of other modules
+        it takes a tuple for mean and variance, anything else for the mean.
     setting : {"given", "expected"}, default="given"
         Whose prediction is judged. With a single model both are the same.
     measure : {"entropy", "variance"}, default="entropy"
         Entropies in nats, or variances in squared units of the target.
     noise_variance : float or array-like of shape (n_outputs,), default=None
-        Variance around the mean, for networks that predict the mean only. None measures it by
-        the residuals.
+        Variance around the mean, for networks that predict the mean only. None measures it by the
+        residuals of the training data, or of ``X_val`` if that is passed to ``fit``.
     device : str or torch.device, default=None
         Where to run; None stays where the network is.
     random_state : int, RandomState instance or None, default=None

@@ -101,7 +101,8 @@ class UncertainSamplesDisplay:
         Parameters
         ----------
         estimator : object
-            A fitted estimator of the package, a pipeline that ends in one, or a search.
+            A fitted estimator of the package, a pipeline that ends in one, or a fitted
+            ``GridSearchCV`` over one.
         X : array-like of shape (n_samples, ...)
             Images, as the estimator takes them.
         image_shape : tuple of int, default=None

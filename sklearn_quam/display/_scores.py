@@ -102,7 +102,8 @@ class UncertaintyHistogramDisplay:
         Parameters
         ----------
         estimator : object
-            A fitted estimator of the package, a pipeline that ends in one, or a search.
+            A fitted estimator of the package, a pipeline that ends in one, or a fitted
+            ``GridSearchCV`` over one.
         X_id : array-like of shape (n_id, ...)
             Rows like the training data, but not from it.
         X_ood : array-like of shape (n_ood, ...)
@@ -291,7 +292,8 @@ class AccuracyRejectionDisplay:
         Parameters
         ----------
         estimator : object
-            A fitted classifier of the package, a pipeline that ends in one, or a search.
+            A fitted classifier of the package, a pipeline that ends in one, or a fitted
+            ``GridSearchCV`` over one.
         X : array-like of shape (n_samples, ...)
             Test rows.
         y : array-like of shape (n_samples,)

@@ -39,7 +39,8 @@ class SearchTraceDisplay:
     divergence : list of ndarray of shape (n_steps + 1,)
         For each search, how far the models it met are from the given network, in nats.
     loss_increase : list of ndarray of shape (n_steps + 1,)
-        What they cost on the training rows that the step saw (``batch_size``), in nats a row.
+        What they cost on the training data, the mean over the mini-batches of the last few steps,
+        in nats a row.
     targets : sequence of length n_searches, default=None
         What each search has looked for, such as a class.
     slack : float, default=None
@@ -115,7 +116,7 @@ class SearchTraceDisplay:
             [trace["divergence"] for trace in traces],
             [trace["loss_increase"] for trace in traces],
             None if targets[0] is None else targets,
-            slack=method.temperature_ if method.slack is None else method.slack,
+            slack=method.slack_,
             ax=ax,
             **kwargs,
         )

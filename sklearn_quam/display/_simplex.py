@@ -109,7 +109,7 @@ class SimplexDisplay:
             The row.
         models : {"visited", "best"}, default="visited"
             Every model that the searches met, drawn the fainter the less it explains the training
-            rows that its step saw, or the most divergent feasible one of each search.
+            rows of the last few steps, or the most divergent feasible one of each search.
         classes : sequence of length 3, default=None
             Classes to show; probabilities are normalised to them, and searches for other classes
             are left out. None shows all, if there are three.
