@@ -1,6 +1,6 @@
 """Every method on the same trained network: time, memory, and digits that it has never seen.
 
-An MLP 64-64-64 with dropout before its last layer is trained by skorch on scikit-learn's digits
+An MLP 64-64 with dropout before its last layer is trained by skorch on scikit-learn's digits
 without two of the classes. Each method then runs in a process of its own, on the same network, with
 default arguments: seconds to fit, points per second, by how much the memory in use grew at most,
 and the AUROC with which its epistemic uncertainty (the total one for the network alone, which has
@@ -168,6 +168,10 @@ def main():
     packages = (sklearn_quam, sklearn, torch, np)
     versions = {package.__name__: package.__version__ for package in packages}
     settings = {"points": options.points, "left_out": LEFT_OUT, "versions": versions}
+    if options.out.exists():
+        # Methods that did not run this time keep their rows.
+        kept = json.loads(options.out.read_text())["results"]
+        rows = [row for row in kept if row["method"] not in options.methods] + rows
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps({**settings, "results": rows}, indent=1))
 

@@ -1,6 +1,6 @@
 """Digits of classes that a network has never seen: QUAM against an ensemble and the entropy.
 
-For every set of left-out classes and every seed, an MLP 64-64-64 is trained on the other digits;
+For every set of left-out classes and every seed, an MLP 64-64 is trained on the other digits;
 the AUROC says how well a score tells left-out digits from known ones of the test set. QUAM runs
 with default arguments. Schedule and temperature of the defaults were chosen on (3, 5), (0, 1, 2),
 (2, 7), (4, 7) and (8, 9) with seeds below 10; neither is used here.

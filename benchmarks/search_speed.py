@@ -27,6 +27,7 @@ from sklearn_quam import QUAMClassifier, _adversarial, _free_network
 from sklearn_quam._cache import SplitModule
 
 N_CLASSES = 10
+BATCH_SIZE = 64
 
 
 def make_mlp():
@@ -77,7 +78,7 @@ def plain_loop(module, X, y, points, n_steps):
             optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
             generator = torch.Generator().manual_seed(0)
             for step in range(n_steps):
-                rows = torch.randint(len(X), (64,), generator=generator)
+                rows = torch.randint(len(X), (BATCH_SIZE,), generator=generator)
                 loss = cross_entropy(model(X[rows]), y[rows])
                 prediction = log_softmax(model(x[None]), dim=1)[0]
                 objective = -prediction[target] + 6 * 1.9 ** (step // 7) * loss
@@ -107,7 +108,9 @@ def report_loop(module, X, y, points, n_steps):
     for n_threads, loop in loops.items():
         print(f"plain loop, {n_threads} thread(s): {1e3 * loop:8.3f} ms a search step")
     for n_jobs in (1, 2):
-        est = QUAMClassifier(module, n_steps=n_steps, tol=0, random_state=0, n_jobs=n_jobs)
+        est = QUAMClassifier(
+            module, n_steps=n_steps, batch_size=BATCH_SIZE, tol=0, random_state=0, n_jobs=n_jobs
+        )
         est.fit(X, y).predict_uncertainty(points[:32])
         taken = seconds(lambda est=est: est.predict_uncertainty(points))
         step = taken / len(points) / N_CLASSES / n_steps

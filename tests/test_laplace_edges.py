@@ -20,10 +20,6 @@ from .slow_curvature import close, seeded
 from .test_laplace import classifier, each_structure, expected_proba, regressor
 
 
-def both_structures(module, parameters, X, y):
-    return (classifier(module, s, parameters=parameters).fit(X, y) for s in ("kron", "diag"))
-
-
 def test_the_diagonal_of_many_classes_takes_no_matrix_for_each_row():
     rows = np.random.default_rng(0).normal(size=(300, 8)).astype(np.float32)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -110,7 +110,7 @@ def grid():
 
 
 def background(seed):
-    """Return the best mean training loss of networks that predict each point of the grid."""
+    """Return the training loss of networks that predict each point of the grid, the median."""
     X, y = data(seed)
     wanted = torch.tensor(grid(), dtype=torch.float32).clamp(0.005, 0.99)
     wanted = (wanted / wanted.sum(dim=1, keepdim=True)).repeat_interleave(RESTARTS, dim=0)

@@ -34,7 +34,7 @@ UncertaintyHistogramDisplay.from_estimator(quam, X_test, X_other)
 plt.show()
 
 # %%
-# The entropy of the network itself is less sure about the third cultivar:
+# The entropy of the network itself tells the third cultivar less well:
 
 plain = ReferenceClassifier(pipeline).fit(X_train, y_train)
 for name, est, component in (("QUAM", quam, "epistemic"), ("entropy", plain, "total")):
