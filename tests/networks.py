@@ -40,6 +40,21 @@ def fitted(estimator, X=X, y=LABELS):
         return estimator.fit(X, y)
 
 
+def with_ones(X):
+    return np.column_stack([X, np.ones(len(X))])
+
+
+def flat(est):
+    """Return the weights that a method has drawn, a row for each model."""
+    return torch.cat([value.flatten(1) for value in est._weights.values()], dim=1).numpy()
+
+
+def tied():
+    module = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 3))
+    module[2].weight = module[0].weight
+    return module
+
+
 def dense(n_out=3, *after):
     return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, n_out), *after)
 

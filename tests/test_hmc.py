@@ -18,6 +18,8 @@ from sklearn_quam._estimate import chain_effective_sample_size, split_r_hat
 from sklearn_quam.baselines import hmc
 from sklearn_quam.baselines._hamiltonian import StepSize, first_step_size, init, update
 
+from .networks import flat, with_ones
+
 FIVE = 5.0
 PRIOR, NOISE = 0.7, 0.3
 
@@ -46,20 +48,12 @@ def short(module=None, **params):
     return regressor(module, **{"n_samples": 8, "n_warmup": 10, "n_leapfrog": 3, **params})
 
 
-def with_ones(X):
-    return np.column_stack([X, np.ones(len(X))])
-
-
 def linear_posterior(X, y, weight=1.0):
     """Return mean and covariance of the weights and the bias of linear regression."""
     rows = with_ones(X)
     weighted = rows * np.broadcast_to(weight, len(rows))[:, None]
     covariance = np.linalg.inv(rows.T @ weighted / NOISE + PRIOR * np.eye(rows.shape[1]))
     return covariance @ weighted.T @ y / NOISE, covariance
-
-
-def flat(est):
-    return torch.cat([value.flatten(1) for value in est._weights.values()], dim=1).numpy()
 
 
 def quartic(position):

@@ -35,6 +35,7 @@ from .networks import (
     dense,
     fitted,
     module_state,
+    tied,
 )
 
 SHORT = {"n_steps": 12, "penalty_every": 4, "learning_rate": 0.02, "random_state": 0}
@@ -190,12 +191,6 @@ def test_single_precision_rows_are_as_independent_as_rounding_allows():
 
 
 # -- the models themselves -----------------------------------------------------------------
-
-
-def tied():
-    module = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 3))
-    module[2].weight = module[0].weight
-    return module
 
 
 def normalised():

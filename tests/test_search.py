@@ -24,6 +24,7 @@ from .networks import (
     dense,
     fitted,
     module_state,
+    tied,
 )
 from .slow_search import SlowQUAM
 
@@ -79,12 +80,6 @@ def deep():
     )
 
 
-def tied_chain():
-    module = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 3))
-    module[2].weight = module[0].weight
-    return module
-
-
 class Case:
     """A module with its data, and arguments of the estimator."""
 
@@ -126,8 +121,8 @@ CLASSIFIERS = {
     ),
     "control flow": Case(Branching, "loop", batch_size=10),
     "tied": Case(Tied, "vmap"),
-    "tied chain": Case(tied_chain, "matmul"),
-    "tied weight": Case(tied_chain, "matmul", parameters=["0.weight", "4.bias"]),
+    "tied chain": Case(tied, "matmul"),
+    "tied weight": Case(tied, "matmul", parameters=["0.weight", "4.bias"]),
     "deep": Case(deep, "matmul", learning_rate=0.005),
     "middle of a deep one": Case(deep, "matmul", parameters=["2.*", "4.weight"]),
     "low rank": Case(dense, "matmul", parameters=LoRA(rank=2)),

@@ -27,6 +27,8 @@ from sklearn_quam.baselines import cyclical_sghmc, swag
 from sklearn_quam.baselines._stochastic_gradient import init, loss_scale, mean_gradient, update
 from sklearn_quam.baselines.swag import WeightMoments
 
+from .networks import flat, with_ones
+
 FIVE = 5.0
 PRIOR, NOISE = 0.7, 0.3
 
@@ -53,14 +55,6 @@ def averaged(module=None, **params):
     given = {"noise_variance": NOISE, "measure": "variance", "setting": "expected"}
     given |= {"weight_decay": 0.0, "random_state": 0}
     return SWAGRegressor(linear() if module is None else module, **{**given, **params})
-
-
-def with_ones(X):
-    return np.column_stack([X, np.ones(len(X))])
-
-
-def flat(est):
-    return torch.cat([value.flatten(1) for value in est._weights.values()], dim=1).numpy()
 
 
 def normal(*shape, seed=0):
