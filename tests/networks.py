@@ -11,7 +11,15 @@ from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from skorch import NeuralNetClassifier, NeuralNetRegressor
 from torch import nn
-from torch.nn.functional import dropout, nll_loss, softplus
+from torch.nn.functional import (
+    binary_cross_entropy_with_logits,
+    cross_entropy,
+    dropout,
+    gaussian_nll_loss,
+    mse_loss,
+    nll_loss,
+    softplus,
+)
 
 from sklearn_quam import ReferenceClassifier, ReferenceRegressor
 
@@ -38,6 +46,28 @@ def fitted(estimator, X=X, y=LABELS):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         return estimator.fit(X, y)
+
+
+def train(module, X, y, n_epochs=60):
+    """Train a module in place, so that changes of its weights cost something."""
+    dtype = next(module.parameters()).dtype
+    inputs, target = torch.as_tensor(X).to(dtype), torch.as_tensor(y)
+    optimizer = torch.optim.Adam(module.parameters(), lr=0.05)
+    for _ in range(n_epochs):
+        optimizer.zero_grad()
+        _loss(module(inputs), target).backward()
+        optimizer.step()
+    return module
+
+
+def _loss(output, y):
+    if isinstance(output, tuple):
+        return gaussian_nll_loss(output[0], y.to(output[0]).reshape(output[0].shape), output[1])
+    if y.dtype == torch.bool:
+        return binary_cross_entropy_with_logits(output[:, 0], y.to(output))
+    if y.is_floating_point():
+        return mse_loss(output, y.to(output).reshape(output.shape))
+    return cross_entropy(output, y)
 
 
 def with_ones(X):

@@ -8,12 +8,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
-from torch import Tensor, nn
+from torch import Tensor
 
 from sklearn_quam import QUAMClassifier, QUAMRegressor
 from sklearn_quam import _sampling as sampling_module
 
-from .networks import LABELS, TARGET, TWO_TARGETS, WORDS, X_NEW, X, dense, fitted
+from .networks import LABELS, TARGET, TWO_TARGETS, WORDS, X_NEW, X, dense, fitted, train
 from .slow_search import SlowQUAM
 
 SHORT = {"n_steps": 20, "penalty_every": 5, "learning_rate": 0.02, "tol": 0.0, "random_state": 0}
@@ -32,17 +32,7 @@ def trained(n_out, y, n_epochs=60):
     """Return a network that has learnt something, in double precision."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        module = dense(n_out).double()
-        inputs, loss = torch.as_tensor(X).double(), nn.CrossEntropyLoss()
-        target = torch.as_tensor(y)
-        if target.is_floating_point():
-            loss, target = nn.MSELoss(), target.double().reshape(len(y), -1)
-        optimizer = torch.optim.Adam(module.parameters(), lr=0.05)
-        for _ in range(n_epochs):
-            optimizer.zero_grad()
-            loss(module(inputs), target).backward()
-            optimizer.step()
-    return module
+        return train(dense(n_out).double(), X, y, n_epochs)
 
 
 @pytest.fixture(scope="module")

@@ -25,13 +25,14 @@ from .networks import (
     fitted,
     module_state,
     tied,
+    train,
 )
 from .slow_search import SlowQUAM
 
 SHORT = {"n_steps": 12, "penalty_every": 4, "learning_rate": 0.02, "tol": 0.0, "random_state": 0}
 LABELS_WITH_NOISE = ((LABELS > 0) ^ (np.arange(len(X)) % 5 == 0)).astype(int)
 WEIGHTS = np.random.default_rng(1).uniform(0.1, 3.0, size=len(X))
-TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-4}
+TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3}
 each_dtype = pytest.mark.parametrize("dtype", TOLERANCE, ids=["float64", "float32"])
 each_setting = pytest.mark.parametrize("setting", ["given", "expected"])
 
@@ -83,14 +84,18 @@ def deep():
 class Case:
     """A module with its data, and arguments of the estimator."""
 
-    def __init__(self, build, execution, *args, data=X, y=LABELS, weight=None, **options):
-        self.build, self.args, self.execution = build, args, execution
+    def __init__(
+        self, build, execution, *args, data=X, y=LABELS, weight=None, n_epochs=30, **options
+    ):
+        self.build, self.args, self.execution, self.n_epochs = build, args, execution, n_epochs
         self.X, self.y, self.weight, self.options = data, y, weight, options
         self.X_new = X_NEW[:3] if data is X else IMAGES[:2] * 1.5
 
     def compare(self, kind, dtype, *asked, rtol):
         """Compare the estimator with the loop, for the same rows and what is asked for."""
-        module, slow = seeded(self.build, *self.args, dtype=dtype), None
+        module = seeded(self.build, *self.args, dtype=dtype)
+        train(module, self.X, self.y, self.n_epochs)
+        slow = None
         for options in asked:
             est = kind(module, **{**SHORT, **self.options, **options})
             est.fit(self.X, self.y, sample_weight=self.weight)
@@ -107,7 +112,9 @@ def assert_agree(fast, slow, rtol):
     np.testing.assert_allclose(uncertainty.epistemic, epistemic, rtol=rtol)
     np.testing.assert_allclose(diagnostics.effective_sample_size, size, rtol=rtol)
     np.testing.assert_array_equal(diagnostics.n_steps, n_steps)
-    assert (epistemic > 1e-5).all()  # there was something to compare
+    # There was something to compare, and models did not all weigh the same.
+    assert (epistemic > 1e-7).all()
+    assert np.ptp(size) > 0
 
 
 CLASSIFIERS = {
@@ -124,7 +131,7 @@ CLASSIFIERS = {
     "tied chain": Case(tied, "matmul"),
     "tied weight": Case(tied, "matmul", parameters=["0.weight", "4.bias"]),
     "deep": Case(deep, "matmul", learning_rate=0.005),
-    "middle of a deep one": Case(deep, "matmul", parameters=["2.*", "4.weight"]),
+    "middle of a deep one": Case(deep, "matmul", parameters=["2.*", "4.weight"], n_epochs=10),
     "low rank": Case(dense, "matmul", parameters=LoRA(rank=2)),
     "weight decay": Case(dense, "matmul", weight_decay=0.3),
     "sgd with weight decay": Case(
@@ -156,7 +163,9 @@ REGRESSORS = {
     "early stop": Case(
         dense, "matmul", 1, y=TARGET, tol=0.05, slack=0.5, n_steps=30, learning_rate_decay=2.5
     ),
-    "best": Case(dense, "matmul", 1, y=TARGET, sampling="best", slack=0.1, max_change=0.5),
+    "best": Case(
+        dense, "matmul", 1, y=TARGET, sampling="best", slack=5.0, max_change=0.5, temperature=1.0
+    ),
     "trajectory": Case(dense, "matmul", 2, y=TWO_TARGETS, sampling="trajectory"),
 }
 
