@@ -99,7 +99,7 @@ class Visit:
         What they predict at the own row of each.
     loss_increase : Tensor of shape (n_searches,)
         Loss on a mini-batch minus the given network's on the same rows, the mean over the last
-        `Problem.window` steps.
+        `Problem.window` steps, the start left out.
     alive : Tensor of shape (n_searches,), dtype bool
         False for searches that have diverged.
     steps : Tensor of shape (n_searches,), dtype int
@@ -330,8 +330,11 @@ class _Progress:
         self.running[number] = was_running & fine
         moved = was_running & fine
         self._steps[number] = torch.where(moved, step, self._steps[number])
-        self._last_increases[step % self._problem.window, number] = batch_loss - reference
-        n_known = min(step + 1, self._problem.window)
+        # The start, which costs nothing, must not make the first steps look cheaper: step 1 takes
+        # its place.
+        n_moved, window = max(step, 1), self._problem.window
+        self._last_increases[(n_moved - 1) % window, number] = batch_loss - reference
+        n_known = min(n_moved, window)
         recent = self._last_increases[:, number].sum(dim=0) / n_known
         increase = torch.where(moved, recent, self._increase[number])
         self._increase = self._increase.index_copy(0, number, increase)

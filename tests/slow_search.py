@@ -163,7 +163,9 @@ class SlowQUAM:
             loss = (losses * self.weight[index]).mean()
             reference = (self.given_losses[index] * self.weight[index]).mean()
             increases.append(float(loss.detach() - reference))
-            increase = float(np.mean(increases[-window:]))
+            # The mean over the last steps; the start itself counts as long as it is alone.
+            moved = increases[1:] or increases
+            increase = float(np.mean(moved[-window:]))
             visits.append(Sample(at_row.detach()[0].double().numpy(), increase))
             boundary = step > 0 and step % o["penalty_every"] == 0
             if boundary or step == o["n_steps"]:
