@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ._adapters import Network, column_of_label
 from ._likelihood import CLASSIFIER_LINKS
-from ._measures import CategoricalPosterior
+from ._posterior import CategoricalPosterior
 from .base import BaseUncertaintyEstimator
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ._adapters import Network
 from ._likelihood import REGRESSOR_LINKS, GaussianLikelihood
-from ._measures import GaussianPosterior
+from ._posterior import GaussianPosterior
 from ._rows import from_tensor
 from .base import BaseUncertaintyEstimator
 

@@ -33,8 +33,9 @@ from tqdm.auto import tqdm
 
 from ._adapters import Network, is_given, is_torch, split_pipeline
 from ._contexts import computing, gradients_allowed
-from ._measures import CategoricalPosterior, Diagnostics, GaussianPosterior
+from ._measures import Diagnostics
 from ._parallel import results_of_workers
+from ._posterior import CategoricalPosterior, GaussianPosterior
 from ._reference import batches, build_reference
 from ._rows import RowResults, from_tensor, join, prediction_array, transform
 from ._training import default_network, train

@@ -16,8 +16,6 @@ from torch.distributions import Categorical, Normal, kl_divergence
 from sklearn_quam import Diagnostics, Uncertainty
 from sklearn_quam._likelihood import Gaussian
 from sklearn_quam._measures import (
-    CategoricalPosterior,
-    GaussianPosterior,
     categorical_entropy,
     categorical_kl,
     gaussian_entropy,
@@ -25,6 +23,7 @@ from sklearn_quam._measures import (
     gaussian_mixture_entropy,
     merge_components,
 )
+from sklearn_quam._posterior import CategoricalPosterior, GaussianPosterior
 
 NUMERIC = settings(deadline=None, max_examples=50)
 SETTINGS = ("given", "expected")
