@@ -14,7 +14,7 @@ from sklearn.metrics import roc_auc_score
 import sklearn_quam
 
 from .digits import prepare
-from .paper.runs import options, run, table
+from .paper.runs import options, report, run
 
 LEFT_OUT = [(3, 5), (0, 1, 2), (2, 7), (4, 7), (8, 9)]
 SEEDS = (0,)
@@ -52,9 +52,9 @@ def main():
     chosen = options(__doc__, points=40)
     tasks = {name: lambda a=a: judge(a, chosen.points) for name, a in SETTINGS.items()}
     settings = {"points": chosen.points, "left_out": LEFT_OUT, "seeds": SEEDS}
-    results = run(chosen.out / "defaults.json", settings, tasks)
-    rows = [{"setting": name, **result} for name, result in results.items()]
-    print(table(rows, ["setting", "auroc", "worst", "seconds"]))
+    path = chosen.out / "defaults.json"
+    results = run(path, settings, tasks)
+    report(path, [{"setting": name, **result} for name, result in results.items()])
 
 
 if __name__ == "__main__":

@@ -2,25 +2,16 @@
 
 import json
 import shutil
-import sys
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 
-ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "benchmarks" / "results"
-sys.path.insert(0, str(ROOT))
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 
 
 def stored(name):
     return json.loads((RESULTS / f"{name}.json").read_text())
-
-
-def seeds_and_methods(results):
-    """Return what the names of results, "method seed", are made of."""
-    names = [name.rsplit(" ", 1) for name in results]
-    return sorted({int(seed) for _, seed in names}), list(dict.fromkeys(m for m, _ in names))
 
 
 def digits():
@@ -55,97 +46,31 @@ def baselines():
     ]
 
 
-def defaults():
-    return [{"setting": name, **result} for name, result in stored("defaults")["results"].items()]
+def summary_of(name):
+    """Return what the script of an experiment has printed and kept."""
+    return stored(name)["summary"]
 
 
-def two_moons():
-    from benchmarks.paper.two_moons import summarise
-
-    results = stored("two_moons")["results"]
-    return summarise(results, *seeds_and_methods(results))
-
-
-def sine():
-    from benchmarks.paper.sine import summarise
-
-    results = stored("sine")["results"]
-    return summarise(results, *seeds_and_methods(results))
-
-
-def mnist():
-    from benchmarks.paper.mnist import summarise
-
-    results = stored("mnist")["results"]
-    parts = [name.split(", ") for name in results]
-    chosen = SimpleNamespace(
-        methods=list(dict.fromkeys(method for method, _, _ in parts)),
-        seeds=sorted({int(seed.removeprefix("seed ")) for _, seed, _ in parts}),
-    )
-    columns = ("method", "set", "auroc", "auroc_low", "auroc_high", "aupr", "fpr95", "seconds")
-    return [{name: row[name] for name in columns} for row in summarise(results, chosen)]
-
-
-def mnist_tuning():
-    return [{"setting": name, **row} for name, row in stored("mnist_tuning")["results"].items()]
-
-
-def uci():
-    from benchmarks.paper.uci import summarise
-
-    results = stored("uci")["results"]
-    parts = [name.split(", ") for name in results]
-    chosen = SimpleNamespace(
-        sets=list(dict.fromkeys(name for name, _, _ in parts)),
-        splits=sorted({int(split.removeprefix("split ")) for _, split, _ in parts}),
-        methods=list(dict.fromkeys(method for _, _, method in parts)),
-    )
-    columns = ("data", "method", "log score", "log score sd", "rmse", "rank correlation")
-    return [{c: row.get(c) for c in columns} for row in summarise(results, chosen)]
-
-
-def simplex():
-    from benchmarks.paper.simplex import summarise
-
-    results = stored("simplex")["results"]
-    seeds, methods = seeds_and_methods(results)
-    return summarise(results, seeds, [method for method in methods if method != "background"])
-
-
-def diversity():
-    from benchmarks.paper.diversity import summarise
-
-    return summarise(list(stored("diversity")["results"].values()))
-
-
-def of_cases(name):
-    from benchmarks.paper.cases import summarise
-
-    return summarise(stored(name)["results"])
-
-
-def calibration():
-    return of_cases("calibration")
-
-
-def mistakes():
-    return of_cases("mistakes")
-
-
-TABLES = (
-    digits,
-    baselines,
-    defaults,
-    two_moons,
-    sine,
-    simplex,
-    mnist,
-    mnist_tuning,
-    calibration,
-    mistakes,
-    uci,
-    diversity,
-)
+TABLES = {
+    "digits": digits,
+    "baselines": baselines,
+    **{
+        name: partial(summary_of, name)
+        for name in (
+            "defaults",
+            "two_moons",
+            "sine",
+            "simplex",
+            "mnist",
+            "mnist_tuning",
+            "budget",
+            "calibration",
+            "mistakes",
+            "uci",
+            "diversity",
+        )
+    },
+}
 FIGURES = (
     "two_moons",
     "sine",
@@ -181,12 +106,12 @@ def as_rst(rows):
 def write(folder):
     """Write a table for each result that is there; what is not there is said to be missing."""
     folder.mkdir(exist_ok=True)
-    for table in TABLES:
+    for name, table in TABLES.items():
         try:
             content = as_rst(table())
         except FileNotFoundError:
             content = "Not measured yet.\n"
-        (folder / f"{table.__name__}.rst").write_text(content)
+        (folder / f"{name}.rst").write_text(content)
     for name in FIGURES:
         figure = RESULTS / f"{name}.png"
         content = "Not drawn yet.\n"

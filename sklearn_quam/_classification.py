@@ -65,21 +65,29 @@ class BaseUncertaintyClassifier(ClassifierMixin, BaseUncertaintyEstimator):
             return self.classes_[(outputs[:, 1] > self._reference.threshold).astype(int)]
         return self.classes_[outputs.argmax(axis=1)]
 
-    def predict_proba(self, X: Any) -> np.ndarray:
+    def predict_proba(self, X: Any, *, return_uncertainty: bool = False) -> Any:
         """Predict the probability of each class.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, ...)
             Rows like those of the training data.
+        return_uncertainty : bool, default=False
+            Whether to return the uncertainty, too: both come from the same models, which are
+            sampled only once.
 
         Returns
         -------
-        ndarray of shape (n_samples, n_classes)
+        proba : ndarray of shape (n_samples, n_classes)
             The given model's in ``setting="given"``, the average of all plausible models in
             ``setting="expected"``; columns as in ``classes_``.
+        uncertainty : Uncertainty
+            Only with ``return_uncertainty=True``.
         """
-        return self._predict_outputs(X)
+        if not return_uncertainty:
+            return self._predict_outputs(X)
+        results = self._results(X)
+        return results.prediction, results.uncertainty
 
 
 def _match_classes(y: np.ndarray, network: Network, n_outputs: int) -> np.ndarray:

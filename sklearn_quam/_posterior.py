@@ -22,6 +22,8 @@ from ._measures import (
 
 # Second moments of more features than this would take more memory than they are worth.
 _MAX_FEATURES = 65
+# What a difference of two entropies may be off by, in units of the last place.
+_ROUNDING = 8
 
 
 class _Posterior:
@@ -121,8 +123,10 @@ class CategoricalPosterior(_Posterior):
             aleatoric = categorical_entropy(self._given)
             return _additive(aleatoric, self._means.mean("divergence"))
         aleatoric = self._means.mean("entropy")
-        total = categorical_entropy(self.prediction("expected"))
-        return _additive(aleatoric, total - aleatoric)
+        epistemic = categorical_entropy(self.prediction("expected")) - aleatoric
+        # Where all models agree, rounding alone would rank rows.
+        noise = _ROUNDING * torch.finfo(epistemic.dtype).eps * (1 + aleatoric)
+        return _additive(aleatoric, torch.where(epistemic < noise, 0.0, epistemic))
 
 
 class GaussianPosterior(_Posterior):

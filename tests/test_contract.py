@@ -190,6 +190,10 @@ def test_predict_returns_the_uncertainty_on_request(method, setting, X_new):
     prediction, u = est.predict(X_new, return_uncertainty=True)
     np.testing.assert_allclose(_numbers(prediction), _numbers(est.predict(X_new)), rtol=1e-5)
     assert_same_uncertainty(u, est.predict_uncertainty(X_new))
+    if is_classifier(method):
+        proba, u_of_proba = est.predict_proba(X_new, return_uncertainty=True)
+        np.testing.assert_allclose(proba, est.predict_proba(X_new), rtol=1e-5)
+        assert_same_uncertainty(u_of_proba, u)
 
 
 def _numbers(prediction):

@@ -13,7 +13,7 @@ from sklearn.metrics import roc_auc_score
 
 from . import mnist
 from .lenet import load_images
-from .runs import options, run, save_figure, table
+from .runs import options, report, run, save_figure
 
 # Multiplications of a forward pass.
 CONVOLUTIONS = 6 * 25 * 24**2 + 16 * 6 * 25 * 8**2
@@ -63,12 +63,13 @@ def main():
         passes[name] = float(n_samples)
         tasks[name] = lambda n=n_samples: judge(fitted, images, "MCDropout", {"n_samples": n})
     settings = {"QUAM": mnist.QUAM, "images": chosen.images}
-    results = run(chosen.out / "budget.json", settings, tasks)
+    path = chosen.out / "budget.json"
+    results = run(path, settings, tasks)
     rows = [
         {"method": name.partition(",")[0], "what": name, "passes": passes[name], "auroc": auroc}
         for name, auroc in results.items()
     ]
-    print(table(rows, ["what", "passes", "auroc"], {"passes": "{:.0f}"}))
+    report(path, rows, ["method", "what", "passes", "auroc"], {"passes": "{:.0f}"})
     plot(rows, chosen.out / "budget.png")
 
 

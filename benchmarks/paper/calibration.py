@@ -13,13 +13,12 @@ from sklearn.metrics import log_loss
 from sklearn_quam.metrics import accuracy_rejection_auc, expected_calibration_error
 
 from .cases import METHODS, by_network, run_on_all, summarise
-from .runs import dot_plot, options, table
+from .runs import dot_plot, options, report
 
 
 def judge(case, method):
     est = case.fit(method, setting="expected")
-    results = est._results(case.X_test)
-    proba, u = results.prediction, results.uncertainty
+    proba, u = est.predict_proba(case.X_test, return_uncertainty=True)
     right = est.classes_[proba.argmax(axis=1)] == case.y_test
     return {
         "accuracy": float(right.mean()),
@@ -32,8 +31,9 @@ def judge(case, method):
 
 def main():
     chosen = options(__doc__, data="", seeds=[10, 11, 12], images=200, methods=list(METHODS))
-    rows = summarise(run_on_all(chosen, chosen.out / "calibration.json", {}, judge))
-    print(table(rows, list(rows[0])))
+    path = chosen.out / "calibration.json"
+    rows = summarise(run_on_all(chosen, path, {}, judge))
+    report(path, rows)
     dot_plot(by_network(rows, ["log score", "rejection, total"]), chosen.out / "calibration.png")
 
 

@@ -21,7 +21,7 @@ import sklearn_quam
 
 from . import mnist
 from .lenet import LeNet, load_images, load_networks, load_training_data
-from .runs import options, run, save_figure, table
+from .runs import options, report, run, save_figure
 
 N_HELD_OUT = 1000
 
@@ -118,9 +118,9 @@ def main():
         return compare(fitted[0], members, image, X_held_out[:N_HELD_OUT])
 
     tasks = {f"image {i}": lambda image=image: task(image) for i, image in enumerate(images)}
-    rows = list(run(chosen.out / "diversity.json", {"QUAM": arguments}, tasks).values())
-    summary = summarise(rows)
-    print(table(summary, list(summary[0])))
+    path = chosen.out / "diversity.json"
+    rows = list(run(path, {"QUAM": arguments}, tasks).values())
+    report(path, summarise(rows))
     plot(rows, chosen.out / "diversity.png")
 
 

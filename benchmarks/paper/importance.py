@@ -12,7 +12,7 @@ import numpy as np
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from .runs import options, run, save_figure, table
+from .runs import options, report, run, save_figure
 
 WIDTH = 1.5  # standard deviation of the proposals; the modes have 1
 N_SAMPLES = 100
@@ -109,8 +109,9 @@ def main():
     chosen = options(__doc__, distances=[0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0])
     tasks = {f"distance {d:g}": lambda d=d: measure(d) for d in chosen.distances}
     settings = {"width": WIDTH, "samples": N_SAMPLES}
-    rows = list(run(chosen.out / "importance.json", settings, tasks).values())
-    print(table(rows, list(rows[0])))
+    path = chosen.out / "importance.json"
+    rows = list(run(path, settings, tasks).values())
+    report(path, rows)
     worst = max(abs(row["around one mode"] / row["closed form"] - 1) for row in rows)
     print(f"quadrature against the closed form: relative difference at most {worst:.1e}")
     plot(rows, chosen.out / "importance.png")

@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 from sklearn_quam.metrics import bootstrap_interval
 
 from .cases import METHODS, by_network, run_on_all, summarise
-from .runs import dot_plot, options, table
+from .runs import dot_plot, options, report
 
 STEPS = 20
 
@@ -61,14 +61,15 @@ def main():
     chosen = options(
         __doc__, data="", seeds=[10, 11, 12], images=200, methods=list(METHODS), size=0.1
     )
+    path = chosen.out / "mistakes.json"
     results = run_on_all(
         chosen,
-        chosen.out / "mistakes.json",
+        path,
         {"size": chosen.size, "steps": STEPS},
         lambda case, method: judge(case, method, chosen.size * np.ptp(case.X_train)),
     )
     rows = summarise(results)
-    print(table(rows, list(rows[0])))
+    report(path, rows)
     dot_plot(by_network(rows, ["mistakes", "attacks"]), chosen.out / "mistakes.png")
 
 

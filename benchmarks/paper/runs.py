@@ -59,12 +59,24 @@ def run(path, settings, tasks):
             continue
         results[name] = task()
         versions = {package: version(package) for package in PACKAGES}
-        content = {"settings": settings, "versions": versions, "results": results}
-        # Written aside first: an interruption must not leave half a file.
-        aside = path.with_suffix(".part")
-        aside.write_text(json.dumps(content, indent=1, default=_plain))
-        aside.replace(path)
+        _write(path, {"settings": settings, "versions": versions, "results": results})
     return {name: results[name] for name in tasks}
+
+
+def report(path, rows, columns=None, formats=None):
+    """Print some columns of a summary, and keep them beside the results for the documentation."""
+    columns = columns or list(rows[0])
+    print(table(rows, columns, formats))
+    content = json.loads(path.read_text())
+    content["summary"] = [{column: row.get(column) for column in columns} for row in rows]
+    _write(path, content)
+
+
+def _write(path, content):
+    # Written aside first: an interruption must not leave half a file.
+    aside = path.with_suffix(".part")
+    aside.write_text(json.dumps(content, indent=1, default=_plain))
+    aside.replace(path)
 
 
 def _plain(value):
@@ -140,9 +152,9 @@ def run_against_hmc(description, name, methods, settings, *, judge, summarise, p
         for seed in chosen.seeds
         for method in chosen.methods
     }
-    results = run(chosen.out / f"{name}.json", {"methods": methods, **settings}, tasks)
-    rows = summarise(results, chosen.seeds, chosen.methods)
-    print(table(rows, list(rows[0])))
+    path = chosen.out / f"{name}.json"
+    results = run(path, {"methods": methods, **settings}, tasks)
+    report(path, summarise(results, chosen.seeds, chosen.methods))
     worst = max(results[f"HMC {seed}"]["r_hat"] for seed in chosen.seeds)
     print(f"R-hat of HMC's predictions: at most {worst:.3f}")
     plot(results, chosen.seeds[0], chosen.methods, chosen.out / f"{name}.png")

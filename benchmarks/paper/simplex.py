@@ -21,7 +21,7 @@ from torch import nn
 
 import sklearn_quam
 
-from .runs import means, options, run, save_figure, table
+from .runs import means, options, report, run, save_figure
 
 CENTRES = np.array([(-4.0, -2.0), (4.0, -2.0), (0.0, 2 * np.sqrt(2))])
 VARIANCE, N_POINTS = 1.5, 21
@@ -202,9 +202,9 @@ def main():
             tasks[f"{method} {seed}"] = lambda m=method, seed=seed: predictions(m, seed)
     settings = {"methods": METHODS, "restarts": RESTARTS, "grid": GRID_STEPS}
     torch.set_num_threads(1)
-    results = run(chosen.out / "simplex.json", settings, tasks)
-    rows = summarise(results, chosen.seeds, chosen.methods)
-    print(table(rows, list(rows[0])))
+    path = chosen.out / "simplex.json"
+    results = run(path, settings, tasks)
+    report(path, summarise(results, chosen.seeds, chosen.methods))
     plot(results, chosen.seeds[0], chosen.methods, chosen.out / "simplex.png")
 
 

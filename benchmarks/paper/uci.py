@@ -21,7 +21,7 @@ from torch import nn
 import sklearn_quam
 from sklearn_quam.metrics import gaussian_log_score
 
-from .runs import dot_plot, options, run, table
+from .runs import dot_plot, options, report, run
 
 DATA_SETS = ["yacht", "energy", "concrete", "wine-quality-red", "power-plant", "kin8nm"]
 METHODS = {
@@ -128,9 +128,11 @@ def main():
         for split in chosen.splits
         for method in chosen.methods
     }
-    results = run(chosen.out / "uci.json", {"methods": METHODS, "steps": N_STEPS}, tasks)
+    path = chosen.out / "uci.json"
+    results = run(path, {"methods": METHODS, "steps": N_STEPS}, tasks)
     rows = summarise(results, chosen)
-    print(table(rows, ["data", "method", "log score", "log score sd", "rmse", "rank correlation"]))
+    columns = ["data", "method", "log score", "log score sd", "rmse", "rank correlation"]
+    report(path, rows, columns)
     panels = [(n, [row for row in rows if row["data"] == n], "log score") for n in chosen.sets]
     dot_plot(panels, chosen.out / "uci.png")
 
