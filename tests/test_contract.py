@@ -221,6 +221,9 @@ def test_works_as_the_last_step_of_a_pipeline(method, X_new):
     prediction, through_pipe = pipe.predict(X_new, return_uncertainty=True)
     assert_same_uncertainty(through_pipe, u)
     assert len(prediction) == len(X_new)
+    if is_classifier(method):
+        _, through_pipe = pipe.predict_proba(X_new, return_uncertainty=True)
+        assert_same_uncertainty(through_pipe, u)
 
 
 def test_wraps_a_pipeline(method, X_new):
