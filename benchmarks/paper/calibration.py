@@ -30,7 +30,9 @@ def judge(case, method):
 
 
 def main():
-    chosen = options(__doc__, data="", seeds=[10, 11, 12], images=200, methods=list(METHODS))
+    chosen = options(
+        __doc__, data="optional", seeds=[10, 11, 12], images=200, methods=list(METHODS)
+    )
     path = chosen.out / "calibration.json"
     rows = summarise(run_on_all(chosen, path, {}, judge))
     report(path, rows)

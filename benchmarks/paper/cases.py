@@ -1,7 +1,6 @@
 """Classifiers that make mistakes: digits with few training rows, and LeNets on MNIST."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -102,7 +101,7 @@ def run_on_all(chosen, path, settings, judge):
     """Judge every method on every network; return results by network and method."""
     kinds = {f"digits, seed {seed}": lambda seed=seed: digits(seed) for seed in chosen.seeds}
     if chosen.data:
-        kinds["MNIST, seed 42"] = lambda: mnist_lenet(Path(chosen.data), 42, chosen.images)
+        kinds["MNIST, seed 42"] = lambda: mnist_lenet(chosen.data, 42, chosen.images)
     loaded = {}
 
     def task(name, method):

@@ -59,7 +59,7 @@ def judge(case, method, size):
 
 def main():
     chosen = options(
-        __doc__, data="", seeds=[10, 11, 12], images=200, methods=list(METHODS), size=0.1
+        __doc__, data="optional", seeds=[10, 11, 12], images=200, methods=list(METHODS), size=0.1
     )
     path = chosen.out / "mistakes.json"
     results = run_on_all(

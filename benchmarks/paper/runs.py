@@ -13,14 +13,15 @@ RESULTS = Path(__file__).parents[1] / "results"
 
 
 def options(description, *, data=False, **defaults):
-    """Return the command line's options: --out, --data where it is needed, and others.
+    """Return the command line's options: --out, --data if it is needed or "optional", and others.
 
     Options with a list as default take several values; True or False make a switch.
     """
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for results and figure")
     if data:
-        parser.add_argument("--data", type=Path, required=True, help="folder of the data sets")
+        needed = data != "optional"
+        parser.add_argument("--data", type=Path, required=needed, help="folder of the data sets")
     for name, default in defaults.items():
         flag = "--" + name.replace("_", "-")
         if isinstance(default, bool):
