@@ -109,7 +109,7 @@ def write(folder):
     for name, table in TABLES.items():
         try:
             content = as_rst(table())
-        except FileNotFoundError:
+        except (FileNotFoundError, KeyError):  # a run that was not finished has no summary
             content = "Not measured yet.\n"
         (folder / f"{name}.rst").write_text(content)
     for name in FIGURES:

@@ -130,6 +130,9 @@ class AdversarialSearch(WeightChanging):
             window=min(self.penalty_every, -(-n_rows // self.batch_size)),
             tolerance=self.tol,
             nudge=_NUDGE if self.targets == "untargeted" else 0.0,
+            given_on_training=(
+                self._reference.predict(self._inputs) if self.sampling == "profile" else None
+            ),
         )
         return problem, bytes_per_search(problem, network.at_cut(probe))
 

@@ -215,9 +215,9 @@ class ProfileSampler(Sampler):
 
     The searches go far away and come back as the penalty grows, slowly at the end: counting every
     model on the way would count the small shifts most, whatever the data say. Here each shift
-    counts by the loss increase that it costs at least (its profile likelihood), which makes the
-    weighted sum an integral over the shift. For a model that is linear in its parameters this is
-    the posterior of the mean.
+    counts by what it costs at least (its profile likelihood), which makes the weighted sum an
+    integral over the shift. For a model that is linear in its parameters this is the posterior of
+    the mean. The cost is `Visit.departure`, the loss increase to be expected.
 
     On the straight line from the given network to a found model, the loss rises with the square of
     the shift, to a good approximation: who can come further at some cost could have come half as
@@ -234,13 +234,23 @@ class ProfileSampler(Sampler):
             lambda part: part.expand(_N_BINS, *part.shape).clone(), self.given
         )
         self._search = torch.arange(n_searches, device=self.target.device)
+        # Of the last steps: what the models have cost, and the squares of their shifts.
+        self._last_costs = self._cost.new_zeros(self.problem.window, n_searches)
+        self._last_squares = torch.zeros_like(self._last_costs)
 
     def on_visit(self, visit: Visit) -> None:
         """Keep the models of a step that cost the least among those of about the same shift."""
         super().on_visit(visit)
         directions: Any = self.problem.targets
         shift = directions.progress(visit.prediction, self.given, self.target).to(self._shift)
-        cost = visit.loss_increase.clamp(min=0) / shift**2
+        slot, moved = visit.step % self.problem.window, visit.steps == visit.step
+        for kept, new in (
+            (self._last_costs[slot], visit.departure),
+            (self._last_squares[slot], shift.clamp(min=0) ** 2),
+        ):
+            kept.copy_(torch.where(moved, new, kept))
+        # A single mini-batch may be lucky, and the cheapest model would be the luckiest one.
+        cost = self._last_costs.sum(dim=0) / self._last_squares.sum(dim=0)
         bins = torch.asinh(shift.clamp(0, _LARGEST_SHIFT) / _FINEST_SHIFT) / _BIN_WIDTH
         place = bins.long().clamp(0, _N_BINS - 1), self._search
         # A shift within the first bin may be the rounding of the given network's own prediction.

@@ -67,6 +67,9 @@ class Problem:
         schedule to the next, twice in a row; zero never stops early.
     nudge : float
         Size of a random first displacement, relative to the free parameters.
+    given_on_training : Gaussian or None
+        What the given network predicts for the training rows, (n_rows, n_outputs), where the
+        departure from it is asked for.
     """
 
     free: FreeParameters
@@ -85,6 +88,7 @@ class Problem:
     window: int = 1
     tolerance: float = 0.0
     nudge: float = 0.0
+    given_on_training: Any = None
 
 
 @dataclass
@@ -104,6 +108,11 @@ class Visit:
         False for searches that have diverged.
     steps : Tensor of shape (n_searches,), dtype int
         Steps that each search has taken.
+    departure : Tensor of shape (n_searches,)
+        Mean divergence from the given network's predictions for the step's mini-batch, or zero
+        where it is not asked for: the loss increase to be expected if the given network is right.
+        It has no part that is linear in the change of the model, which makes the loss increase on
+        a mini-batch noisy: on all training rows that part vanishes at the optimum.
     """
 
     step: int
@@ -111,6 +120,7 @@ class Visit:
     loss_increase: Tensor
     alive: Tensor
     steps: Tensor
+    departure: Tensor
 
 
 @dataclass
@@ -182,8 +192,8 @@ class _Running:
             **options,
         )
 
-    def evaluate(self, step: int) -> tuple[Any, Tensor]:
-        """Return what each model predicts at its own row, and its loss on the mini-batch."""
+    def evaluate(self, step: int) -> tuple[Any, Tensor, Tensor]:
+        """Return predictions at own rows, losses on the mini-batch, and the departure there."""
         problem, index = self.problem, self.problem.batches[step]
         rows = tuple(part[index] for part in problem.training.rows)
         weights = problem.free.weights(self.free)
@@ -193,7 +203,16 @@ class _Running:
             on_batch, problem.training.target[index]
         )
         at_own = map_prediction(lambda part: part[:, -1], prediction)
-        return at_own, problem.training.mean_loss(losses, index)
+        batch_loss = problem.training.mean_loss(losses, index)
+        return at_own, batch_loss, self._departure(on_batch, index, batch_loss)
+
+    @torch.no_grad()
+    def _departure(self, on_batch: Any, index: Tensor, batch_loss: Tensor) -> Tensor:
+        problem = self.problem
+        if problem.given_on_training is None:
+            return torch.zeros_like(batch_loss)
+        given = map_prediction(lambda part: part[index], problem.given_on_training)
+        return problem.training.mean_loss(problem.targets.divergence(given, on_batch), index)
 
     def move(self, step: int, at_own: Any, batch_loss: Tensor) -> None:
         """Take a step down the objective, every search by itself."""
@@ -284,9 +303,9 @@ def run_searches(
         at_boundary = step > 0 and step % problem.schedule.every == 0
         if len(running.number):
             with torch.set_grad_enabled(step < n_steps):
-                at_own, batch_loss = running.evaluate(step)
+                at_own, batch_loss, departure = running.evaluate(step)
             was_running = progress.running[running.number]
-            progress.note(step, running.number, at_own, batch_loss)
+            progress.note(step, running.number, at_own, batch_loss, departure)
             if at_boundary or step == n_steps:
                 progress.end_converged()
                 on_checkpoint(running.checkpoint(progress, was_running, step == n_steps))
@@ -315,12 +334,15 @@ class _Progress:
         self._increase = torch.zeros(n_searches, device=device, dtype=dtype)
         # A single mini-batch may be lucky, and weights would pick the lucky ones.
         self._last_increases = torch.zeros(problem.window, n_searches, device=device, dtype=dtype)
+        self._departure = torch.zeros_like(self._increase)
         self._prediction = given
         self._last_position = problem.targets.position(given, given)
         self._still = torch.zeros_like(self.running)
 
     @torch.no_grad()
-    def note(self, step: int, number: Tensor, at_own: Any, batch_loss: Tensor) -> None:
+    def note(
+        self, step: int, number: Tensor, at_own: Any, batch_loss: Tensor, departure: Tensor
+    ) -> None:
         """Take over what the running searches have arrived at; those that diverged end."""
         index, training = self._problem.batches[step], self._problem.training
         reference = training.mean_loss(training.losses[index], index)
@@ -338,6 +360,8 @@ class _Progress:
         recent = self._last_increases[:, number].sum(dim=0) / n_known
         increase = torch.where(moved, recent, self._increase[number])
         self._increase = self._increase.index_copy(0, number, increase)
+        departure = torch.where(moved, departure, self._departure[number])
+        self._departure = self._departure.index_copy(0, number, departure)
         self._prediction = map_prediction(
             lambda whole, part: whole.index_copy(
                 0, number, torch.where(moved[:, None], part.to(whole), whole[number])
@@ -357,7 +381,14 @@ class _Progress:
 
     def visit(self, step: int) -> Visit:
         """Return what the step has led to."""
-        return Visit(step, self._prediction, self._increase, self.alive.clone(), self._steps)
+        return Visit(
+            step,
+            self._prediction,
+            self._increase,
+            self.alive.clone(),
+            self._steps,
+            self._departure,
+        )
 
 
 def is_finite(prediction: Any) -> Tensor:

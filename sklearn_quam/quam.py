@@ -275,9 +275,10 @@ class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
     sampling : {"profile", "trajectory", "best", "gaussian"}, default="profile"
         Which models count: for every shift of the mean the one that explains the data best, all
         that a search meets on its way, the most divergent feasible one of each search, or this one
-        and draws around it. Only "profile" has the scale of a posterior; the others rank rows. The
-        given network (in "profile": shifts next to zero) counts in any case: it anchors the weights
-        where every other model explains the data badly.
+        and draws around it. Only "profile" has the scale of a posterior; the others rank rows. Its
+        loss increases are those to be expected if the given network is right. The given network (in
+        "profile": shifts next to zero) counts in any case: it anchors the weights where every other
+        model explains the data badly.
     max_change : float, default=None
         Bound on the Euclidean norm of the change of the searched parameters.
     tol : float, default=1e-3

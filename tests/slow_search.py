@@ -12,17 +12,21 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import nn
-from torch.distributions import Normal
+from torch.distributions import Normal, kl_divergence
 from torch.nn.functional import cross_entropy, log_softmax
 from torch.nn.utils.parametrize import register_parametrization
 
 
 class Sample(NamedTuple):
-    """A model: what it predicts at the point, its loss increase, and for how many it stands."""
+    """A model: what it predicts at the point, its loss increase, and for how many it stands.
+
+    The departure is its mean divergence from the given network on the step's mini-batch.
+    """
 
     prediction: np.ndarray
     increase: float
     share: float = 1.0
+    departure: float = 0.0
 
 
 class Found(NamedTuple):
@@ -166,7 +170,9 @@ class SlowQUAM:
             # The mean over the last steps; the start itself counts as long as it is alone.
             moved = increases[1:] or increases
             increase = float(np.mean(moved[-window:]))
-            visits.append(Sample(at_row.detach()[0].double().numpy(), increase))
+            departure = 0.0 if self.classes is not None else self.departure(module, index)
+            at_point = at_row.detach()[0].double().numpy()
+            visits.append(Sample(at_point, increase, departure=departure))
             boundary = step > 0 and step % o["penalty_every"] == 0
             if boundary or step == o["n_steps"]:
                 checkpoints.append(self.checkpoint(module, row))
@@ -188,6 +194,14 @@ class SlowQUAM:
         # A search that has ended stays where it is.
         visits += [visits[-1]] * (o["n_steps"] - step)
         return visits, checkpoints, step
+
+    @torch.no_grad()
+    def departure(self, module, index):
+        """Return how far a model is from the given network on some training rows, on average."""
+        given, found = (self.predict(m, self.X[index]).double() for m in (self.module, module))
+        (mean, variance), (other, other_variance) = given.chunk(2, dim=1), found.chunk(2, dim=1)
+        each = kl_divergence(Normal(mean, variance.sqrt()), Normal(other, other_variance.sqrt()))
+        return float((each.sum(dim=1) * self.weight[index]).mean())
 
     def rates(self, free):
         """Return the first learning rate of each parameter."""
@@ -232,7 +246,7 @@ class SlowQUAM:
             return [
                 sample
                 for number, visits in enumerate(found.visits)
-                for sample in self.profile(given, visits, number)
+                for sample in self.profile(given, visits, number, found.n_steps[number])
             ]
         chosen = [Sample(given, 0.0)] * len(found.visits)
         for checkpoints in found.checkpoints:
@@ -241,16 +255,21 @@ class SlowQUAM:
                 chosen.append(max(fine, key=lambda s: self.kl(given, s.prediction)))
         return chosen
 
-    def profile(self, given, visits, number):
+    def profile(self, given, visits, number, n_steps):
         """Return a model for each shift: the cheapest that comes as far, moved back a part."""
         output, sign, n_outputs = number // 2, 1 - 2 * (number % 2), len(given) // 2
         scale = math.sqrt(given[n_outputs + output])
         edges = [0.01 * math.sinh(b * math.asinh(1e5) / 96) for b in range(97)]
+        window = min(
+            self.options["penalty_every"], math.ceil(len(self.X) / self.options["batch_size"])
+        )
+        shifts = [sign * (visit.prediction[output] - given[output]) / scale for visit in visits]
         found = []
-        for visit in visits:
-            shift = sign * (visit.prediction[output] - given[output]) / scale
+        for step, (visit, shift) in enumerate(zip(visits[: n_steps + 1], shifts, strict=False)):
             if shift >= edges[1]:
-                found.append((max(visit.increase, 0) / shift**2, shift, visit))
+                last = range(max(0, step - window + 1), step + 1)
+                paid = sum(visits[s].departure for s in last)
+                found.append((paid / sum(max(shifts[s], 0) ** 2 for s in last), shift, visit))
         samples = []
         for low, high in itertools.pairwise(edges):
             reach = [model for model in found if model[1] >= low]

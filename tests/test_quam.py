@@ -78,6 +78,7 @@ options = st.fixed_dictionaries(
         "parameters": st.sampled_from(["all", "last_layer", "bias", "lora"]),
         "optimizer": st.sampled_from(["adam", "sgd"]),
         "tol": st.sampled_from([0.0, 0.05]),
+        "batch_size": st.sampled_from([10, 256]),
         "n_steps": st.integers(1, 14),
         "max_change": st.sampled_from([None, 0.2]),
         "random_state": st.integers(0, 10),
@@ -109,7 +110,11 @@ def test_results_do_not_depend_on_the_memory_limit(kind, chosen, limit):
     default = build(kind, **chosen).predict_uncertainty(X_NEW[:3], return_diagnostics=True)
     limited = build(kind, **chosen, memory_limit=limit)
     found = limited.predict_uncertainty(X_NEW[:3], return_diagnostics=True)
-    assert_same_rows(found, default, leave_out=["standard_error"])
+    # A profile has more Gaussians than a mixture keeps apart: targets that come one after the other
+    # are merged in another order.
+    merged = chosen["sampling"] == "profile" and chosen["setting"] == "expected"
+    rtol = 1e-5 if merged else 1e-8
+    assert_same_rows(found, default, rtol=rtol, leave_out=["standard_error"])
 
 
 @each_setting
@@ -455,6 +460,20 @@ def test_profile_of_linear_regression_is_the_posterior(correlation, setting):
     u = est.fit(X, y).predict_uncertainty(X_test)
     variance = 2 * half_leverage * est.noise_variance_
     np.testing.assert_allclose(u.epistemic, variance, rtol=0.03)
+
+
+@pytest.mark.parametrize("n_rows", [300, 1000, 4000])
+def test_profile_of_mini_batches_is_the_posterior(n_rows):
+    # No step sees all rows, and the noise of mini-batches is much larger than the temperature.
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n_rows, 4))
+    y = X @ [1.0, -1.0, 0.5, 0.0] + rng.normal(size=n_rows)
+    X_test = 2 * rng.normal(size=(8, 4))
+    net = LinearRegression().fit(X, y)
+    est = QUAMRegressor(net, setting="expected", measure="variance", random_state=0).fit(X, y)
+    A, a = np.c_[X, np.ones(n_rows)], np.c_[X_test, np.ones(8)]
+    variance = est.noise_variance_ * (a * np.linalg.solve(A.T @ A, a.T).T).sum(axis=1)
+    np.testing.assert_allclose(est.predict_uncertainty(X_test).epistemic, variance, rtol=0.2)
 
 
 def test_linear_regression_comes_close_to_the_closed_form():

@@ -149,6 +149,9 @@ CLASSIFIERS = {
     "small batches": Case(dense, "matmul", batch_size=7),
     "one logit": Case(dense, "matmul", 1, y=LABELS > 0, link="binary_logit"),
     "early stop": Case(dense, "matmul", tol=0.02, slack=0.5, n_steps=30, learning_rate_decay=2.5),
+    "early stop, small batches": Case(
+        dense, "matmul", tol=0.02, slack=0.5, n_steps=30, learning_rate_decay=2.5, batch_size=10
+    ),
     "best": Case(dense, "matmul", sampling="best", slack=0.1),
     "best with weights": Case(dense, "matmul", sampling="best", slack=0.1, weight=WEIGHTS),
 }
@@ -162,6 +165,17 @@ REGRESSORS = {
     "sample weights": Case(dense, "matmul", 1, y=TARGET, weight=WEIGHTS, weight_decay=0.1),
     "early stop": Case(
         dense, "matmul", 1, y=TARGET, tol=0.05, slack=0.5, n_steps=30, learning_rate_decay=2.5
+    ),
+    "early stop, small batches": Case(
+        dense,
+        "matmul",
+        1,
+        y=TARGET,
+        tol=0.05,
+        slack=0.5,
+        n_steps=30,
+        learning_rate_decay=2.5,
+        batch_size=10,
     ),
     "best": Case(
         dense, "matmul", 1, y=TARGET, sampling="best", slack=5.0, max_change=0.5, temperature=1.0
@@ -249,6 +263,7 @@ DIVERGING = {
     "overflow, first layer": (exponential, {"parameters": ["0.*"]}),
     "overflow, one by one": (exponential, {"memory_limit": "1KB"}),
     "overflow, early stop": (exponential, {"tol": 0.05, "slack": 1.0}),
+    "overflow, small batches": (exponential, {"batch_size": 10, "tol": 0.05, "slack": 1.0}),
     "overflow, best": (exponential, {"sampling": "best", "setting": "expected"}),
     "overflow, gaussian": (exponential, {"sampling": "gaussian"}),
     "overflow, bounded": (exponential, {"max_change": 1.0}),
