@@ -1,13 +1,14 @@
-"""How different are the found models? Ten adversarial models against ten members of an ensemble.
+"""How different are the found models? Adversarial models against as many members of an ensemble.
 
 (i) Mechanisms: integrated gradients (captum) of the class that the given network predicts, for each
-of ten models and an image. The faster the variance that their principal components explain rises,
+of the models and an image. The faster the variance that their principal components explain rises,
 the more the models have in common. (ii) Predictions: those of each model on held-out images of
 MNIST as one vector, principal components of all vectors, and the area of the convex hull of each
 kind of models in the plane of the first two.
 
 Adversarial models are the most divergent feasible ones of the ten searches for an image of
-Omniglot; the average is over images.
+Omniglot; searches that find none are left out, and so are images with fewer than three. The average
+is over images.
 
     python -m benchmarks.paper.diversity --data DIR --out DIR
 """
@@ -27,23 +28,24 @@ N_HELD_OUT = 1000
 
 
 def adversarial_networks(estimator, image):
-    """Return the rival models of an image, as networks."""
+    """Return the feasible rival models of an image, as networks."""
     (models,) = estimator.adversarial_models(image[None])
     networks = []
     for model in models:
-        network = LeNet()
-        network.load_state_dict(model["state_dict"])
-        networks.append(network.eval())
-    return networks, [model["divergence"] for model in models]
+        if model["feasible"]:
+            network = LeNet()
+            network.load_state_dict(model["state_dict"])
+            networks.append(network.eval())
+    return networks
 
 
-def attributions(networks, image):
+def attributions(networks, image, given):
     """Return the integrated gradients of each network for one image, as vectors of length one."""
     from captum.attr import IntegratedGradients
 
     image = torch.tensor(image[None])
     with torch.no_grad():
-        target = int(networks[0](image).argmax())
+        target = int(given(image).argmax())
     vectors = [
         IntegratedGradients(network).attribute(image, target=target).detach().numpy().ravel()
         for network in networks
@@ -59,14 +61,17 @@ def predictions(networks, images):
 
 
 def compare(estimator, members, image, held_out):
-    adversarial, divergence = adversarial_networks(estimator, image)
-    kinds = {"adversarial": adversarial, "ensemble": members}
-    result = {"divergence": float(np.mean(divergence))}
+    adversarial = adversarial_networks(estimator, image)
+    result = {"n_models": len(adversarial)}
+    if len(adversarial) < 3:
+        return result
+    kinds = {"adversarial": adversarial, "ensemble": members[: len(adversarial)]}
     vectors = {name: predictions(networks, held_out) for name, networks in kinds.items()}
     plane = PCA(2).fit(np.concatenate(list(vectors.values())))
     for name, networks in kinds.items():
-        shares = PCA().fit(attributions(networks, image)).explained_variance_ratio_
-        result[f"{name}, explained"] = np.cumsum(shares).round(4)
+        shares = PCA().fit(attributions(networks, image, members[0])).explained_variance_ratio_
+        unused = np.zeros(len(members) - len(shares))  # as many components for every image
+        result[f"{name}, explained"] = np.cumsum([*shares, *unused]).round(4)
         result[f"{name}, hull"] = float(ConvexHull(plane.transform(vectors[name])).volume)
         centred = vectors[name] - vectors[name].mean(axis=0)
         result[f"{name}, spread"] = float(np.sqrt((centred**2).sum(axis=1).mean()))
@@ -93,6 +98,7 @@ def summarise(rows):
         summary.append(
             {
                 "models": name,
+                "number": float(np.mean([row["n_models"] for row in rows])),
                 "first component": float(curve[0]),
                 "first three": float(curve[2]),
                 "hull": float(np.mean([row[f"{name}, hull"] for row in rows])),
@@ -119,7 +125,9 @@ def main():
 
     tasks = {f"image {i}": lambda image=image: task(image) for i, image in enumerate(images)}
     path = chosen.out / "diversity.json"
-    rows = list(run(path, {"QUAM": arguments}, tasks).values())
+    settings = {"QUAM": arguments, "models": "feasible", "class": "of the given network"}
+    rows = [row for row in run(path, settings, tasks).values() if row["n_models"] >= 3]
+    print(f"{len(rows)} of {chosen.images} images have at least three adversarial models")
     report(path, summarise(rows))
     plot(rows, chosen.out / "diversity.png")
 
