@@ -4,7 +4,6 @@
 """
 
 import ast
-import copy
 import sys
 from functools import cache
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.metrics import roc_auc_score
@@ -605,8 +605,7 @@ def test_errors_of_simplices():
 
 @pytest.mark.parametrize("slack", [None, 0.5])
 def test_traces_of_a_row(slack):
-    est = copy.copy(classifier())
-    est.slack = slack
+    est = clone(classifier()).set_params(slack=slack).fit(PLANE, LABELS)
     shown = SearchTraceDisplay.from_estimator(est, PLANE[0], linewidth=4)
     traces = est.search_traces(PLANE[:1])[0]
     for number, trace in enumerate(traces):
