@@ -117,5 +117,9 @@ def write(folder):
         content = "Not drawn yet.\n"
         if figure.exists():
             shutil.copy(figure, folder / figure.name)
-            content = f".. image:: generated/{figure.name}\n   :alt: {name.replace('_', ' ')}\n"
+            content = (
+                f".. image:: generated/{figure.name}\n"
+                f"   :alt: {name.replace('_', ' ')}\n"
+                f"   :target: _images/{figure.name}\n"  # in full size
+            )
         (folder / f"{name}_figure.rst").write_text(content)

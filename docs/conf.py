@@ -30,6 +30,8 @@ exclude_patterns = ["_build", "generated"]
 html_title = project
 html_theme = "pydata_sphinx_theme"
 html_static_path = ["_static"]
+# Pages without sections of their own leave their width to text and tables.
+html_sidebars = {page.stem: [] for page in HERE.glob("*.rst")}
 html_theme_options = {"show_toc_level": 2, "navigation_with_keys": False}
 numpydoc_show_class_members = False
 autodoc_typehints = "none"
