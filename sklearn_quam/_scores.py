@@ -97,9 +97,10 @@ class WholeNetwork:
             predicted = network.executor.predict(network.free.weights(values), shared, own)
             scores = self.scores(predicted)[:, -1]
             columns = [
-                # Cloned: the memory of a gradient is used again for the next one.
+                # Cloned: the memory of a gradient is used again for the next one. Detached: zeros
+                # of unused parameters ask for gradients themselves in torch 2.5.
                 [
-                    part.clone()
+                    part.detach().clone()
                     for part in torch.autograd.grad(
                         scores[:, index].sum(),
                         list(values.values()),
