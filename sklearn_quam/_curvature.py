@@ -496,4 +496,5 @@ def _by_layer(
         gradients = [
             torch.stack([_outputs_of(layer, parts[i]) for parts in by_score], dim=1) for i in calls
         ]
-        yield name, torch.cat(inputs, dim=1), torch.cat(gradients, dim=2)
+        # Zeros of a layer that changes nothing ask for gradients themselves in torch 2.5.
+        yield name, torch.cat(inputs, dim=1), torch.cat(gradients, dim=2).detach()
