@@ -63,7 +63,6 @@ TABLES = {
             "simplex",
             "mnist",
             "mnist_tuning",
-            "budget",
             "calibration",
             "mistakes",
             "uci",

@@ -63,6 +63,9 @@ class SlowQUAM:
         self.dtype = next(module.parameters()).dtype
         self.classes = getattr(estimator, "classes_", None)
         self.X = torch.as_tensor(X).to(self.dtype)
+        # Steps until all rows have been seen, or the schedule changes.
+        n_batches = math.ceil(len(X) / self.options["batch_size"])
+        self.window = min(self.options["penalty_every"], n_batches)
         if self.classes is None:
             self.y = torch.as_tensor(y).to(self.dtype).reshape(len(X), -1)
         else:
@@ -154,7 +157,6 @@ class SlowQUAM:
             optimizer = torch.optim.Adam(groups, lr=1.0, eps=eps, weight_decay=decay)
         else:
             optimizer = torch.optim.SGD(groups, lr=1.0, weight_decay=decay)
-        window = min(o["penalty_every"], math.ceil(len(self.X) / o["batch_size"]))
         increases = []
         rates = self.rates(free)
         visits, checkpoints = [], []
@@ -169,7 +171,7 @@ class SlowQUAM:
             increases.append(float(loss.detach() - reference))
             # The mean over the last steps; the start itself counts as long as it is alone.
             moved = increases[1:] or increases
-            increase = float(np.mean(moved[-window:]))
+            increase = float(np.mean(moved[-self.window :]))
             departure = 0.0 if self.classes is not None else self.departure(module, index)
             at_point = at_row.detach()[0].double().numpy()
             visits.append(Sample(at_point, increase, departure=departure))
@@ -260,14 +262,11 @@ class SlowQUAM:
         output, sign, n_outputs = number // 2, 1 - 2 * (number % 2), len(given) // 2
         scale = math.sqrt(given[n_outputs + output])
         edges = [0.01 * math.sinh(b * math.asinh(1e5) / 96) for b in range(97)]
-        window = min(
-            self.options["penalty_every"], math.ceil(len(self.X) / self.options["batch_size"])
-        )
         shifts = [sign * (visit.prediction[output] - given[output]) / scale for visit in visits]
         found = []
         for step, (visit, shift) in enumerate(zip(visits[: n_steps + 1], shifts, strict=False)):
             if shift >= edges[1]:
-                last = range(max(0, step - window + 1), step + 1)
+                last = range(max(0, step - self.window + 1), step + 1)
                 paid = sum(visits[s].departure for s in last)
                 found.append((paid / sum(max(shifts[s], 0) ** 2 for s in last), shift, visit))
         samples = []

@@ -25,6 +25,7 @@ from .lenet import LeNet, load_images, load_networks, load_training_data
 from .runs import options, report, run, save_figure
 
 N_HELD_OUT = 1000
+FEWEST_MODELS = 3  # that have a convex hull
 
 
 def adversarial_networks(estimator, image):
@@ -63,7 +64,7 @@ def predictions(networks, images):
 def compare(estimator, members, image, held_out):
     adversarial = adversarial_networks(estimator, image)
     result = {"n_models": len(adversarial)}
-    if len(adversarial) < 3:
+    if len(adversarial) < FEWEST_MODELS:
         return result
     kinds = {"adversarial": adversarial, "ensemble": members[: len(adversarial)]}
     vectors = {name: predictions(networks, held_out) for name, networks in kinds.items()}
@@ -126,8 +127,9 @@ def main():
     tasks = {f"image {i}": lambda image=image: task(image) for i, image in enumerate(images)}
     path = chosen.out / "diversity.json"
     settings = {"QUAM": arguments, "models": "feasible", "class": "of the given network"}
-    rows = [row for row in run(path, settings, tasks).values() if row["n_models"] >= 3]
-    print(f"{len(rows)} of {chosen.images} images have at least three adversarial models")
+    results = run(path, settings, tasks).values()
+    rows = [row for row in results if row["n_models"] >= FEWEST_MODELS]
+    print(f"{len(rows)} of {len(results)} images have at least {FEWEST_MODELS} adversarial models")
     report(path, summarise(rows))
     plot(rows, chosen.out / "diversity.png")
 
