@@ -24,7 +24,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, log_softmax
 
 from sklearn_quam import QUAMClassifier, _adversarial, _free_network
-from sklearn_quam._cache import SplitModule
+from sklearn_quam._network.split import SplitModule
 
 N_CLASSES = 10
 BATCH_SIZE = 64

@@ -1,7 +1,8 @@
 """Tell how far a neural network's prediction can be trusted."""
 
-from ._measures import Diagnostics, Uncertainty
-from ._parameters import LoRA
+from ._network.parameters import LoRA
+from ._posterior.results import ChainDiagnostics, Diagnostics, SearchDiagnostics, Uncertainty
+from ._search.penalty import PenaltySearch
 from .baselines import (
     CyclicalSGHMCClassifier,
     CyclicalSGHMCRegressor,
@@ -25,6 +26,7 @@ from .quam import QUAMClassifier, QUAMRegressor
 __version__ = "0.1.0.dev0"
 
 __all__ = [
+    "ChainDiagnostics",
     "CyclicalSGHMCClassifier",
     "CyclicalSGHMCRegressor",
     "DeepEnsembleClassifier",
@@ -39,11 +41,13 @@ __all__ = [
     "MCDropoutRegressor",
     "MixtureLaplaceClassifier",
     "MixtureLaplaceRegressor",
+    "PenaltySearch",
     "QUAMClassifier",
     "QUAMRegressor",
     "ReferenceClassifier",
     "ReferenceRegressor",
     "SWAGClassifier",
     "SWAGRegressor",
+    "SearchDiagnostics",
     "Uncertainty",
 ]

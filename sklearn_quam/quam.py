@@ -5,13 +5,13 @@ from __future__ import annotations
 from numbers import Integral
 from typing import Any, ClassVar
 
-import numpy as np
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from ._adversarial import AdversarialSearch
-from ._classification import BaseUncertaintyClassifier
-from ._regression import BaseUncertaintyRegressor
-from ._sampling import REGRESSION_SAMPLERS
+from ._search.sampling import CLASSIFIER_SAMPLING, REGRESSOR_SAMPLING
+from ._search.targets import Targets, class_targets, direction_targets
+from .base._adversarial import AdversarialSearch
+from .base._classifier import BaseUncertaintyClassifier
+from .base._regressor import BaseUncertaintyRegressor
 
 
 class QUAMClassifier(AdversarialSearch, BaseUncertaintyClassifier):
@@ -37,26 +37,12 @@ class QUAMClassifier(AdversarialSearch, BaseUncertaintyClassifier):
         "given" judges the given network (setting (b) of the paper), "expected" the average of all
         plausible models, which then also predicts (setting (a)). It may be changed after ``fit``:
         the searches are the same.
+    search : "penalty" or PenaltySearch, default="penalty"
+        How the searches move: `PenaltySearch` is the paper's algorithm, and "penalty" means its
+        defaults. Its arguments are tuned as ``search__n_steps``.
     targets : "all", int or "untargeted", default="all"
         A search for each class, for the N most probable ones, or a single search that raises
         the divergence itself, which finds less.
-    n_steps : int, default=100
-        Steps of each search.
-    learning_rate : float or "auto", default="auto"
-        Step size of the search at its beginning. "auto" is 0.1 over the square root of the number
-        of inputs of each layer, so that what layers compute changes at about the same pace, and
-        0.005 where a single layer is searched: a linear model, or ``parameters="last_layer"``.
-    learning_rate_decay : float, default=1.4
-        What the step size is divided by every `penalty_every` steps.
-    weight_decay : float, default=0.0
-        Pull of the searched parameters towards zero.
-    penalty : float, default=6.0
-        Weight of the training loss (c_0 in the paper) at the beginning: a search minimises the
-        cross-entropy of its class at the row plus this weight times the loss of a mini-batch.
-    penalty_growth : float, default=1.9
-        What the weight is multiplied by every `penalty_every` steps (eta in the paper).
-    penalty_every : int, default=7
-        Steps between two changes of step size and penalty.
     slack : float, default=None
         Largest increase of the mean training loss (in nats a row) at which a model still counts as
         one that explains the data (gamma in the paper); None takes the temperature.
@@ -71,20 +57,9 @@ class QUAMClassifier(AdversarialSearch, BaseUncertaintyClassifier):
         Which models count: all that a search meets on its way, the most divergent feasible one of
         each search, or this one and draws around it. The given network counts in any case, once
         for each target: it anchors the weights where every other model explains the data badly.
-    max_change : float, default=None
-        Bound on the Euclidean norm of the change of the searched parameters.
-    tol : float, default=1e-3
-        A search ends early when its model is feasible and its probabilities have changed by less
-        than this within `penalty_every` steps, twice in a row. 0 never ends early.
-    batch_size : int, default=256
-        Training rows that a step sees; the same for all searches. The loss increase of a model is
-        the mean over the last `penalty_every` steps, or over fewer if these see all rows.
     memory_limit : int, float or str, default=None
         Memory for searches that run together, in bytes or as a text such as "1GB"; None takes a
         quarter of what is free. All workers share it.
-    optimizer : {"adam", "sgd"}, default="adam"
-        How the searched parameters move. "adam" has an epsilon of 0.1: a parameter whose gradient
-        is well below that hardly moves.
     link : {"logits", "log_probabilities", "probabilities", "binary_logit"}, default=None
         What the network returns: scores, logarithms of probabilities, probabilities, or the one
         score of the second of two classes. None takes it from a skorch net's criterion, and means
@@ -113,8 +88,10 @@ class QUAMClassifier(AdversarialSearch, BaseUncertaintyClassifier):
         The temperature.
     slack_ : float
         The slack.
-    frozen_part_cached_ : bool
-        Whether the network could be cut, so that what is not searched is computed only once.
+    cut_ : {"inside", "at_input", "failed"}
+        Where the network is cut: inside, so that what comes before is computed only once for each
+        row; at its input, because what is searched begins there; or not at all, because the module
+        cannot be traced, so that all of it runs for every model.
     execution_ : {"matmul", "vmap", "loop"}
         How searches run together: as large matrix products, by ``torch.vmap``, or one by one for
         modules that allow neither.
@@ -146,6 +123,7 @@ class QUAMClassifier(AdversarialSearch, BaseUncertaintyClassifier):
     _parameter_constraints: ClassVar[dict] = {
         **BaseUncertaintyClassifier._parameter_constraints,
         **AdversarialSearch._search_constraints,
+        "sampling": [StrOptions(CLASSIFIER_SAMPLING)],
         "targets": [
             StrOptions({"all", "untargeted"}),
             Interval(Integral, 1, None, closed="left"),
@@ -154,7 +132,6 @@ class QUAMClassifier(AdversarialSearch, BaseUncertaintyClassifier):
 
     _auto_temperature = 10.0
     _auto_slack = 1.0
-    _adam_eps = 0.1
 
     def __init__(
         self,
@@ -162,22 +139,12 @@ class QUAMClassifier(AdversarialSearch, BaseUncertaintyClassifier):
         *,
         parameters: Any = "all",
         setting: str = "given",
+        search: Any = "penalty",
         targets: Any = "all",
-        n_steps: int = 100,
-        learning_rate: float | str = "auto",
-        learning_rate_decay: float = 1.4,
-        weight_decay: float = 0.0,
-        penalty: float = 6.0,
-        penalty_growth: float = 1.9,
-        penalty_every: int = 7,
         slack: float | None = None,
         temperature: float | str = "auto",
         sampling: str = "trajectory",
-        max_change: float | None = None,
-        tol: float = 1e-3,
-        batch_size: int = 256,
         memory_limit: Any = None,
-        optimizer: str = "adam",
         link: str | None = None,
         device: Any = None,
         n_jobs: int | None = None,
@@ -187,33 +154,20 @@ class QUAMClassifier(AdversarialSearch, BaseUncertaintyClassifier):
         self.estimator = estimator
         self.parameters = parameters
         self.setting = setting
+        self.search = search
         self.targets = targets
-        self.n_steps = n_steps
-        self.learning_rate = learning_rate
-        self.learning_rate_decay = learning_rate_decay
-        self.weight_decay = weight_decay
-        self.penalty = penalty
-        self.penalty_growth = penalty_growth
-        self.penalty_every = penalty_every
         self.slack = slack
         self.temperature = temperature
         self.sampling = sampling
-        self.max_change = max_change
-        self.tol = tol
-        self.batch_size = batch_size
         self.memory_limit = memory_limit
-        self.optimizer = optimizer
         self.link = link
         self.device = device
         self.n_jobs = n_jobs
         self.random_state = random_state
         self.verbose = verbose
 
-    def _rival_names(self, rivals: Any, given: Any) -> np.ndarray:  # noqa: ARG002
-        return self.classes_[rivals.argmax(dim=-1).cpu().numpy()].astype(object)
-
-    def _target_name(self, target: int) -> Any:
-        return None if self.targets == "untargeted" else self.classes_[target]
+    def _choose_targets(self) -> Targets:
+        return class_targets(self.classes_, self.targets)
 
 
 class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
@@ -242,27 +196,12 @@ class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
         the searches are the same.
     measure : {"entropy", "variance"}, default="entropy"
         Entropies in nats, or variances in squared units of the target.
+    search : "penalty" or PenaltySearch, default="penalty"
+        How the searches move: `PenaltySearch` is the paper's algorithm, and "penalty" means its
+        defaults. Its arguments are tuned as ``search__n_steps``.
     targets : {"all", "untargeted"}, default="all"
         Searches up and down for each output, or a single search that raises the divergence
         itself, which finds less.
-    n_steps : int, default=100
-        Steps of each search.
-    learning_rate : float or "auto", default=2e-2
-        Step size of the search at its beginning. "auto" is 0.1 over the square root of the number
-        of inputs of each layer, so that what layers compute changes at about the same pace, and
-        0.005 where a single layer is searched: a linear model, or ``parameters="last_layer"``.
-    learning_rate_decay : float, default=1.4
-        What the step size is divided by every `penalty_every` steps.
-    weight_decay : float, default=0.0
-        Pull of the searched parameters towards zero.
-    penalty : float, default=0.3
-        Weight of the training loss (c_0 in the paper) at the beginning: a search minimises minus
-        the shift of the mean, in standard deviations, plus this weight times the loss of a
-        mini-batch.
-    penalty_growth : float, default=2.2
-        What the weight is multiplied by every `penalty_every` steps (eta in the paper).
-    penalty_every : int, default=7
-        Steps between two changes of step size and penalty.
     slack : float, default=None
         Largest increase of the mean training loss (in nats a row) at which a model still counts as
         one that explains the data (gamma in the paper); None takes ten times the temperature.
@@ -279,20 +218,9 @@ class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
         loss increases are those to be expected if the given network is right. The given network (in
         "profile": shifts next to zero) counts in any case: it anchors the weights where every other
         model explains the data badly.
-    max_change : float, default=None
-        Bound on the Euclidean norm of the change of the searched parameters.
-    tol : float, default=1e-3
-        A search ends early when its model is feasible and its mean has changed by less than this,
-        in standard deviations, within `penalty_every` steps, twice in a row. 0 never ends early.
-    batch_size : int, default=256
-        Training rows that a step sees; the same for all searches. The loss increase of a model is
-        the mean over the last `penalty_every` steps, or over fewer if these see all rows.
     memory_limit : int, float or str, default=None
         Memory for searches that run together, in bytes or as a text such as "1GB"; None takes a
         quarter of what is free. All workers share it.
-    optimizer : {"adam", "sgd"}, default="adam"
-        How the searched parameters move: with an epsilon of 1e-8 in "adam", without momentum in
-        "sgd".
     link : {"mean", "mean_variance", "mean_log_variance"}, default=None
         What the network returns; two parts are a tuple, or the two halves of the columns. None
         takes it from a skorch net's criterion, such as ``MSELoss`` for the mean; of other modules
@@ -326,8 +254,10 @@ class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
         The temperature.
     slack_ : float
         The slack.
-    frozen_part_cached_ : bool
-        Whether the network could be cut, so that what is not searched is computed only once.
+    cut_ : {"inside", "at_input", "failed"}
+        Where the network is cut: inside, so that what comes before is computed only once for each
+        row; at its input, because what is searched begins there; or not at all, because the module
+        cannot be traced, so that all of it runs for every model.
     execution_ : {"matmul", "vmap", "loop"}
         How searches run together: as large matrix products, by ``torch.vmap``, or one by one for
         modules that allow neither.
@@ -360,13 +290,12 @@ class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
     _parameter_constraints: ClassVar[dict] = {
         **BaseUncertaintyRegressor._parameter_constraints,
         **AdversarialSearch._search_constraints,
-        "sampling": [StrOptions(set(REGRESSION_SAMPLERS))],
+        "sampling": [StrOptions(REGRESSOR_SAMPLING)],
         "targets": [StrOptions({"all", "untargeted"})],
     }
 
     _auto_temperature = 1.0
     _auto_slack = 10.0
-    _adam_eps = 1e-8
 
     def __init__(
         self,
@@ -375,22 +304,12 @@ class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
         parameters: Any = "all",
         setting: str = "given",
         measure: str = "entropy",
+        search: Any = "penalty",
         targets: Any = "all",
-        n_steps: int = 100,
-        learning_rate: float | str = 2e-2,
-        learning_rate_decay: float = 1.4,
-        weight_decay: float = 0.0,
-        penalty: float = 0.3,
-        penalty_growth: float = 2.2,
-        penalty_every: int = 7,
         slack: float | None = None,
         temperature: float | str = "auto",
         sampling: str = "profile",
-        max_change: float | None = None,
-        tol: float = 1e-3,
-        batch_size: int = 256,
         memory_limit: Any = None,
-        optimizer: str = "adam",
         link: str | None = None,
         noise_variance: Any = None,
         device: Any = None,
@@ -402,22 +321,12 @@ class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
         self.parameters = parameters
         self.setting = setting
         self.measure = measure
+        self.search = search
         self.targets = targets
-        self.n_steps = n_steps
-        self.learning_rate = learning_rate
-        self.learning_rate_decay = learning_rate_decay
-        self.weight_decay = weight_decay
-        self.penalty = penalty
-        self.penalty_growth = penalty_growth
-        self.penalty_every = penalty_every
         self.slack = slack
         self.temperature = temperature
         self.sampling = sampling
-        self.max_change = max_change
-        self.tol = tol
-        self.batch_size = batch_size
         self.memory_limit = memory_limit
-        self.optimizer = optimizer
         self.link = link
         self.noise_variance = noise_variance
         self.device = device
@@ -425,11 +334,5 @@ class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
         self.random_state = random_state
         self.verbose = verbose
 
-    def _rival_names(self, rivals: Any, given: Any) -> np.ndarray:
-        shift = (rivals.mean - given.mean) / given.variance.sqrt()
-        output = shift.abs().argmax(dim=-1, keepdim=True)
-        up = (shift.gather(-1, output)[:, 0] > 0).cpu().numpy()
-        return np.where(up, "up", "down").astype(object)
-
-    def _target_name(self, target: int) -> Any:
-        return None if self.targets == "untargeted" else ("up", "down")[target % 2]
+    def _choose_targets(self) -> Targets:
+        return direction_targets(self.n_outputs_, self.targets)

@@ -20,7 +20,7 @@ from skorch import NeuralNet, NeuralNetBinaryClassifier, NeuralNetClassifier, Ne
 from torch import nn
 
 from sklearn_quam import ReferenceClassifier, ReferenceRegressor
-from sklearn_quam._adapters import is_given, is_torch, read_network
+from sklearn_quam._network.adapters import is_pretrained, is_torch, read_network
 
 from .networks import (
     BINARY,
@@ -157,7 +157,7 @@ def test_skorch_net_with_loaded_parameters_is_given(tmp_path):
     trained.save_params(f_params=tmp_path / "net.pt")
     net = CLASSIFIERS["skorch"]().initialize()
     net.load_params(f_params=tmp_path / "net.pt")
-    assert is_given(net)
+    assert is_pretrained(net)
     assert_same(ReferenceClassifier(net).fit(X, LABELS), trained)
 
 

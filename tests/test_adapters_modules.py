@@ -15,8 +15,8 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 from sklearn_quam import ReferenceClassifier, ReferenceRegressor
-from sklearn_quam._adapters import copy_module
-from sklearn_quam._likelihood import InvalidOutputError
+from sklearn_quam._network.adapters import copy_module
+from sklearn_quam._network.likelihood import InvalidOutputError
 
 from .networks import (
     BINARY,

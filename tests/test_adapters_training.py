@@ -22,7 +22,7 @@ from skorch import NeuralNet, NeuralNetBinaryClassifier, NeuralNetClassifier, Ne
 from torch import nn
 
 from sklearn_quam import ReferenceClassifier, ReferenceRegressor
-from sklearn_quam._adapters import is_given, split_pipeline
+from sklearn_quam._network.adapters import is_pretrained, split_pipeline
 
 from .networks import (
     BINARY,
@@ -128,7 +128,7 @@ def test_pipeline_whose_transformers_return_frames(make, wrapper, y):
 def test_frozen_estimator_is_given(make, wrapper, y):
     net = make()
     frozen = FrozenEstimator(fitted(net, X, y))
-    assert is_given(frozen)
+    assert is_pretrained(frozen)
     est = wrapper(frozen).fit(X, y)
     assert est.estimator_ is frozen
     assert_same(est, net)
@@ -138,7 +138,7 @@ def test_frozen_estimator_is_given(make, wrapper, y):
 def test_frozen_pipeline_is_given(make, wrapper, y):
     net = make()
     frozen = FrozenEstimator(fitted(make_pipeline(StandardScaler(), net), X, y))
-    assert is_given(frozen)
+    assert is_pretrained(frozen)
     assert_same(wrapper(frozen).fit(X, y), frozen.estimator)
 
 
@@ -154,7 +154,7 @@ def test_scaler_before_a_frozen_network_is_fitted(make, wrapper, y):
     scaler = StandardScaler().fit(X)
     net = fitted(make(), scaler.transform(X), y)
     pipe = make_pipeline(StandardScaler(), FrozenEstimator(net))
-    assert not is_given(pipe)
+    assert not is_pretrained(pipe)
     est = wrapper(pipe, random_state=0).fit(X + 3, y)
     np.testing.assert_allclose(
         predictions(est, X_NEW + 3), predictions(net, scaler.transform(X_NEW)), 1e-3, 1e-4
@@ -168,7 +168,7 @@ def test_scaler_before_a_stateless_step_and_a_frozen_network_is_fitted(second):
     scaler = StandardScaler().fit(X)
     net = LogisticRegression().fit(scaler.transform(X), LABELS)
     pipe = make_pipeline(StandardScaler(), second, FrozenEstimator(net))
-    assert not is_given(pipe)
+    assert not is_pretrained(pipe)
     est = ReferenceClassifier(pipe).fit(X, LABELS)
     assert_same(est, make_pipeline(scaler, net))
 
@@ -221,12 +221,12 @@ def test_changing_the_users_scaler_changes_nothing_later():
 def test_unfitted_estimator_is_cloned_and_trained(make, wrapper, y, in_pipeline):
     net = make()
     unfitted = make_pipeline(StandardScaler(), net) if in_pipeline else net
-    assert not is_given(unfitted)
+    assert not is_pretrained(unfitted)
     est = wrapper(unfitted).fit(X, y)
-    assert not is_given(unfitted)
-    assert not is_given(net)
+    assert not is_pretrained(unfitted)
+    assert not is_pretrained(net)
     assert est.estimator is unfitted
-    assert is_given(est.estimator_)
+    assert is_pretrained(est.estimator_)
     assert_same(est, est.estimator_)
     torch.manual_seed(0)
     assert_same(est, fitted(clone(unfitted), X, y))

@@ -28,7 +28,7 @@ from sklearn_quam import (
     SWAGClassifier,
     SWAGRegressor,
 )
-from sklearn_quam._training import _draw_weights
+from sklearn_quam._network.training import _draw_weights
 
 from .networks import LABELS, QUIET, SEQUENCES, X_NEW, Dense, X
 
@@ -127,16 +127,16 @@ def test_threads_change_nothing():
 
 
 @pytest.mark.parametrize("n_jobs", [1, 2])
-@pytest.mark.parametrize("is_given", [True, False])
-def test_sample_weight_of_a_pipeline_with_metadata_routing(is_given, n_jobs):
+@pytest.mark.parametrize("is_pretrained", [True, False])
+def test_sample_weight_of_a_pipeline_with_metadata_routing(is_pretrained, n_jobs):
     weight = np.linspace(0.1, 4.0, len(X))
     with config_context(enable_metadata_routing=True):
         net, scaler = mlp(), StandardScaler()
-        if not is_given:
+        if not is_pretrained:
             net.set_fit_request(sample_weight=True)
             scaler.set_fit_request(sample_weight=False)
         pipe = make_pipeline(scaler, net)
-        pipe = pipe.fit(X, LABELS) if is_given else pipe
+        pipe = pipe.fit(X, LABELS) if is_pretrained else pipe
         est = DeepEnsembleClassifier(pipe, n_estimators=3, n_jobs=n_jobs, random_state=0)
         est.fit(X, LABELS, sample_weight=weight)
     for member in est.estimators_[1:]:

@@ -14,14 +14,14 @@ from torch.nn import functional
 from torch.nn.utils import parametrizations
 
 from sklearn_quam import LoRA
-from sklearn_quam._batched import (
+from sklearn_quam._network.executors import (
     ChainExecutor,
     LoopExecutor,
     VmapExecutor,
     choose_executor,
 )
-from sklearn_quam._likelihood import CategoricalLikelihood, Gaussian, GaussianLikelihood
-from sklearn_quam._parameters import choose_parameters
+from sklearn_quam._network.likelihood import CategoricalLikelihood, Gaussian, GaussianLikelihood
+from sklearn_quam._network.parameters import choose_parameters
 
 from .networks import (
     Apply,

@@ -11,7 +11,7 @@ from torch import fx, nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from sklearn_quam._cache import split_module
+from sklearn_quam._network.split import split_module
 
 from .networks import Attention, MeanAndVariance, Recurrent, Residual, Tokens, dense, module_state
 

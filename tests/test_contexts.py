@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from sklearn_quam import HMCClassifier, QUAMClassifier, SWAGClassifier
-from sklearn_quam._contexts import _flushes, computing
+from sklearn_quam._network.contexts import _flushes, computing
 
 X = np.random.default_rng(0).normal(size=(20, 3)).astype(np.float32)
 Y = np.arange(20) % 2

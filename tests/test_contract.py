@@ -24,7 +24,7 @@ from torch import nn
 
 import sklearn_quam
 from sklearn_quam import Diagnostics, Uncertainty
-from sklearn_quam._adapters import is_given
+from sklearn_quam._network.adapters import is_pretrained
 
 
 def perturbed(network):
@@ -42,7 +42,7 @@ def perturbed(network):
 
 def members(network):
     """Return arguments of an ensemble: given networks are not trained again, others are."""
-    return {"estimators": perturbed(network)} if is_given(network) else {"n_estimators": 2}
+    return {"estimators": perturbed(network)} if is_pretrained(network) else {"n_estimators": 2}
 
 
 # method -> arguments that keep the tests fast, or a function of the network that returns them

@@ -12,8 +12,8 @@ from torch.func import jacrev
 from torch.nn import functional
 
 from sklearn_quam import LaplaceClassifier, LaplaceRegressor
-from sklearn_quam._curvature import DiagonalHead, FullHead, KroneckerHead, ScoreSpread
-from sklearn_quam._scores import Head, WholeNetwork
+from sklearn_quam._curvature.structures import DiagonalHead, FullHead, KroneckerHead, ScoreSpread
+from sklearn_quam._curvature.scores import Head, WholeNetwork
 
 from .networks import (
     BINARY,

@@ -149,7 +149,7 @@ def test_trained_members_are_averaged():
 def test_chunks_of_rows_change_nothing(nets, monkeypatch):
     est = DeepEnsembleClassifier(estimators=nets).fit(X64, WORDS[LABELS])
     u = est.predict_uncertainty(X64_NEW)
-    monkeypatch.setattr("sklearn_quam._reference.rows_at_once", lambda _: 2)
+    monkeypatch.setattr("sklearn_quam._network.reference.rows_at_once", lambda _: 2)
     np.testing.assert_allclose(est.predict_uncertainty(X64_NEW), u, rtol=1e-9, atol=1e-12)
 
 
@@ -341,7 +341,7 @@ def test_arguments_of_fit_reach_all_members():
 
 
 @pytest.mark.parametrize(
-    ("in_pipeline", "is_given", "routing"),
+    ("in_pipeline", "is_pretrained", "routing"),
     [
         (False, False, False),
         (False, False, True),
@@ -352,19 +352,19 @@ def test_arguments_of_fit_reach_all_members():
         (True, True, False),
     ],
 )
-def test_sample_weight_reaches_all_members(in_pipeline, is_given, routing):
+def test_sample_weight_reaches_all_members(in_pipeline, is_pretrained, routing):
     with config_context(enable_metadata_routing=routing):
         net, scaler = mlp(), StandardScaler()
-        if routing and not is_given:
+        if routing and not is_pretrained:
             net.set_fit_request(sample_weight=True)
             scaler.set_fit_request(sample_weight=False)
         net = make_pipeline(scaler, net) if in_pipeline else net
-        net = fitted(net, X64, LABELS) if is_given else net
+        net = fitted(net, X64, LABELS) if is_pretrained else net
         est = DeepEnsembleClassifier(net, n_estimators=3, random_state=0)
         est.fit(X64, LABELS, sample_weight=WEIGHT)
     name = "mlpclassifier__sample_weight" if in_pipeline else "sample_weight"
     for number, member in enumerate(est.estimators_):
-        weight = {} if is_given and not number else {name: WEIGHT}
+        weight = {} if is_pretrained and not number else {name: WEIGHT}
         with config_context(enable_metadata_routing=False):
             own = clone(member).fit(X64, LABELS, **weight)
         np.testing.assert_allclose(predictions(member), predictions(own), rtol=1e-6)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from sklearn_quam._estimate import WeightedMean, accumulation_dtype
+from sklearn_quam._posterior.estimate import WeightedMean, accumulation_dtype
 
 CPU = torch.device("cpu")
 NUMERIC = settings(deadline=None, max_examples=60)

@@ -14,9 +14,9 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import nn
 
 from sklearn_quam import HMCClassifier, HMCRegressor
-from sklearn_quam._estimate import chain_effective_sample_size, split_r_hat
+from sklearn_quam._posterior.estimate import chain_effective_sample_size, split_r_hat
 from sklearn_quam.baselines import hmc
-from sklearn_quam.baselines._hamiltonian import StepSize, first_step_size, init, update
+from sklearn_quam.baselines._sampling.hamiltonian import StepSize, first_step_size, init, update
 
 from .networks import flat, with_ones
 

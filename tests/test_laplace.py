@@ -17,7 +17,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from torch import nn
 
 from sklearn_quam import LaplaceClassifier, LaplaceRegressor, LoRA
-from sklearn_quam.baselines._laplace_posterior import _normal_numbers
+from sklearn_quam.baselines._laplace import _normal_numbers
 
 from .networks import BINARY, LABELS, TARGET, TWO_TARGETS, X64, X64_NEW, MeanAndVariance, dense
 from .slow_curvature import close, seeded

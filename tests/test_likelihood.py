@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from sklearn_quam._likelihood import (
+from sklearn_quam._network.likelihood import (
     CategoricalLikelihood,
     Gaussian,
     GaussianLikelihood,

@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn import functional
 
 from sklearn_quam import MCDropoutClassifier, MCDropoutRegressor, ReferenceClassifier, _reference
-from sklearn_quam._likelihood import map_prediction
+from sklearn_quam._network.likelihood import map_prediction
 from sklearn_quam.baselines import mc_dropout
 
 from .networks import (

@@ -14,8 +14,8 @@ from scipy.special import logsumexp
 from torch.distributions import Categorical, Normal, kl_divergence
 
 from sklearn_quam import Diagnostics, Uncertainty
-from sklearn_quam._likelihood import Gaussian
-from sklearn_quam._measures import (
+from sklearn_quam._network.likelihood import Gaussian
+from sklearn_quam._posterior.measures import (
     categorical_entropy,
     categorical_kl,
     gaussian_entropy,
@@ -23,7 +23,7 @@ from sklearn_quam._measures import (
     gaussian_mixture_entropy,
     merge_components,
 )
-from sklearn_quam._posterior import CategoricalPosterior, GaussianPosterior
+from sklearn_quam._posterior.accumulate import CategoricalPosterior, GaussianPosterior
 
 NUMERIC = settings(deadline=None, max_examples=50)
 SETTINGS = ("given", "expected")

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sklearn_quam import _memory
-from sklearn_quam._memory import memory_in_bytes
+from sklearn_quam._network.limits import memory_in_bytes
 
 CPU = torch.device("cpu")
 

@@ -7,8 +7,8 @@ import torch
 from torch.distributions import Categorical, Independent, Normal, kl_divergence
 from torch.nn.functional import cross_entropy
 
-from sklearn_quam._likelihood import Gaussian
-from sklearn_quam._objective import (
+from sklearn_quam._network.likelihood import Gaussian
+from sklearn_quam._search.targets import (
     ClassTargets,
     DirectionTargets,
     Schedule,

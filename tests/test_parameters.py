@@ -11,7 +11,7 @@ from torch.nn import functional
 from torch.nn.utils import parametrizations
 
 from sklearn_quam import LoRA
-from sklearn_quam._parameters import choose_parameters, execution_order
+from sklearn_quam._network.parameters import choose_parameters, execution_order
 
 from .networks import Attention, Recurrent, Residual, dense
 

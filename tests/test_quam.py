@@ -19,7 +19,7 @@ from sklearn.neural_network import MLPClassifier, MLPRegressor
 from torch import nn
 
 from sklearn_quam import LoRA, QUAMClassifier, QUAMRegressor, _free_network
-from sklearn_quam._cache import SplitModule
+from sklearn_quam._network.split import SplitModule
 
 from .networks import (
     IMAGES,

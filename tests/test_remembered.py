@@ -11,7 +11,7 @@ from sklearn.model_selection import GridSearchCV
 from torch import nn
 
 from sklearn_quam import LaplaceClassifier, QUAMClassifier, QUAMRegressor, _cache
-from sklearn_quam._cache import module_digest, split_module
+from sklearn_quam._network.split import module_digest, split_module
 from sklearn_quam.model_selection import make_ood_scorer
 
 X = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)

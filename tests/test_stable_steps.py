@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from sklearn_quam import CyclicalSGHMCRegressor, SWAGClassifier, SWAGRegressor
-from sklearn_quam.baselines._stochastic_gradient import stable_step_size
+from sklearn_quam.baselines._sampling.gradient import stable_step_size
 
 X = np.random.default_rng(0).normal(size=(40, 3)) * [1.0, 3.0, 0.2]
 Y = X @ [1.0, -0.5, 2.0]

@@ -24,7 +24,7 @@ from sklearn_quam import (
     SWAGRegressor,
 )
 from sklearn_quam.baselines import cyclical_sghmc, swag
-from sklearn_quam.baselines._stochastic_gradient import init, loss_scale, mean_gradient, update
+from sklearn_quam.baselines._sampling.gradient import init, loss_scale, mean_gradient, update
 from sklearn_quam.baselines.swag import WeightMoments
 
 from .networks import flat, with_ones

@@ -2,22 +2,69 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from sklearn import config_context
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.parallel import Parallel, delayed
+from torch import Tensor
 from tqdm.auto import tqdm
 
-from .._adapters import is_given
-from .._contexts import computing
-from .._regression import BaseUncertaintyRegressor
-from .._rows import RowResults, join
-from .._training import train, untrained
-from ..base import BaseUncertaintyEstimator
+from .._network.adapters import is_pretrained
+from .._network.limits import Limits, computing, slices
+from .._network.training import train, untrained
+from .._posterior.accumulate import make_posterior
+from .._posterior.fitted import FittedMethod, Question, summarise
+from .._posterior.results import Diagnostics, RowResults, join
+from ..base._estimator import BaseUncertaintyEstimator, FitData
+from ..base._regressor import BaseUncertaintyRegressor
+
+
+@dataclass(frozen=True)
+class Members:
+    """The members of an ensemble, each a fitted method of its own with its own transformers.
+
+    Parameters
+    ----------
+    methods : tuple of FittedMethod
+        One for each network.
+    """
+
+    methods: tuple[FittedMethod, ...]
+
+    def results(
+        self, original: Any, inputs: list[Tensor], rows: slice, question: Question
+    ) -> RowResults:
+        """Return what all members together say about some rows.
+
+        Parameters
+        ----------
+        original : Prediction
+            What the reference predicts for these rows.
+        inputs : list of Tensor of shape (n_samples, ...)
+            All rows, as each of the members takes them.
+        rows : slice
+            Which of them.
+        question : Question
+            What is asked.
+
+        Returns
+        -------
+        RowResults
+            Of these rows.
+        """
+        posterior = make_posterior(original, question.measure)
+        for method, own in zip(self.methods, inputs, strict=True):
+            predicted = method.reference.predict(own[rows])
+            method.models.sample(own[rows], predicted, posterior, question)
+        return summarise(posterior, question, Diagnostics, {})
+
+    def rows_at_once(self, inputs: Tensor, limits: Limits) -> int:
+        """Return how many rows are worked on together."""
+        return self.methods[0].models.rows_at_once(inputs, limits)
 
 
 class Ensemble(BaseUncertaintyEstimator):
@@ -40,7 +87,7 @@ class Ensemble(BaseUncertaintyEstimator):
     def _wrapped(self) -> Any:
         if self.estimators is None:
             return super()._wrapped()
-        unfitted = [net for net in self.estimators if not is_given(net)]
+        unfitted = [net for net in self.estimators if not is_pretrained(net)]
         if unfitted or not len(self.estimators):
             raise ValueError(
                 f"estimators= takes fitted networks, but {unfitted or 'nothing'} was passed. Pass "
@@ -48,56 +95,57 @@ class Ensemble(BaseUncertaintyEstimator):
             )
         return self.estimators[0] if self.estimator is None else self.estimator
 
-    def _fit_more(
-        self, original: Any, X: Any, y: Any, sample_weight: Any, fit_params: dict
-    ) -> None:
-        if self.estimators is None:
-            more = self._train_members(X, y, sample_weight, fit_params)
-            self.estimators_ = [self.estimator_, *more]
-        else:
-            self.estimators_ = list(self.estimators)
-        self._member_data = {"X": original, "y": y, "sample_weight": sample_weight}
+    def _fit_models(self, fit: FitData) -> Members:
+        passed = fit.passed
+        self.estimators_ = self._all_networks(fit)
+        data = {"X": passed["X"], "y": passed["y_checked"]}
+        data |= {
+            name: passed[name] for name in ("sample_weight", "X_val", "y_val") if name in passed
+        }
+        arguments = {name: getattr(self, name) for name in self._member_arguments}
+        methods = []
+        for number, net in enumerate(self.estimators_):
+            member = self._member_type(net, random_state=fit.seed + number, **arguments)
+            member.fit(**data)
+            self._check_member(member)
+            methods.append(member._fitted)
+        return Members(tuple(methods))
 
-    def _train_members(self, X: Any, y: Any, sample_weight: Any, fit_params: dict) -> list[Any]:
+    def _all_networks(self, fit: FitData) -> list[Any]:
+        if self.estimators is not None:
+            return list(self.estimators)
+        passed = fit.passed
+        more = self._train_members(
+            passed["X_checked"],
+            passed["y_checked"],
+            passed["sample_weight"],
+            passed["fit_params"],
+            fit.seed,
+        )
+        return [self.estimator_, *more]
+
+    def _train_members(
+        self, X: Any, y: Any, sample_weight: Any, fit_params: dict, seed: int
+    ) -> list[Any]:
         """Return all members but the first, trained as the first was, with seeds of their own."""
         if self.n_estimators == 1:
             return []
         estimator = untrained(self._wrapped())
         # There is nothing to be routed to an estimator that was passed fitted.
-        routing = {"enable_metadata_routing": False} if is_given(self.estimator) else {}
-        seeds = np.random.SeedSequence(self._seed).generate_state(self.n_estimators - 1) // 2
+        routing = {"enable_metadata_routing": False} if is_pretrained(self.estimator) else {}
+        seeds = np.random.SeedSequence(seed).generate_state(self.n_estimators - 1) // 2
         # The workers of scikit-learn's Parallel have the configuration that holds here.
         with config_context(**routing):
             routed = self._route(estimator, sample_weight, fit_params)
             tasks = [
                 delayed(train)(
-                    estimator, X, y, task=self._task, seed=int(seed), fit_params=routed, anew=True
+                    estimator, X, y, task=self._task, seed=int(own), fit_params=routed, anew=True
                 )
-                for seed in seeds
+                for own in seeds
             ]
             trained = Parallel(n_jobs=self.n_jobs, return_as="generator")(tasks)
         bar = tqdm(trained, total=len(tasks), unit="net", disable=not self.verbose, desc="Training")
         return [net for net, _ in bar]
-
-    @computing()
-    def _finish_fit(self) -> None:
-        data = self.__dict__.pop("_member_data")
-        arguments = {name: getattr(self, name) for name in self._member_arguments}
-        self._members = []
-        for number, net in enumerate(self.estimators_):
-            member = self._member_type(net, random_state=self._seed + number, **arguments)
-            self._members.append(member.fit(**data))
-            self._check_member(member)
-            self._share_data(member)
-
-    def _share_data(self, member: Any) -> None:
-        """Let a member hold the same tensors, so that they are neither kept nor stored twice."""
-        for name in ("_inputs", "_target", "_sample_weight"):
-            own, other = getattr(self, name), getattr(member, name)
-            if own is None or own.dtype != other.dtype or own.device != other.device:
-                continue
-            if torch.equal(own, other):
-                setattr(member, name, own)
 
     def _check_member(self, member: Any) -> None:
         """Refuse a network that predicts something else than the reference."""
@@ -114,21 +162,16 @@ class Ensemble(BaseUncertaintyEstimator):
     @computing()
     def _results(self, X: Any) -> RowResults:
         """Ask all members about all rows, each behind transformers of its own."""
-        inputs = self._check_inputs(X)
-        of_members = [member._check_inputs(X) for member in self._members]
+        inputs, members = self._check_inputs(X), self._fitted.models
+        of_members = [self._check_rows(X, method.reference) for method in members.methods]
+        question = self._question(inputs)
         parts = []
         with self._progress_bar(len(inputs)) as bar:
-            for rows in self._members[0]._chunks(of_members[0]):
-                posterior: Any = self._posterior(self._reference.predict(inputs[rows]))
-                found = []
-                for member, own in zip(self._members, of_members, strict=True):
-                    given = member._reference.predict(own[rows])
-                    found.append(member._sample_models(own[rows], given, posterior))
-                n_rows = len(inputs[rows])
-                cached = all(part.get("cached", np.False_).all() for part in found)
-                columns = {"cached": np.full(n_rows, cached)}
-                parts.append(self._summarise(posterior, columns, n_rows))
-                bar.update(n_rows)
+            size = members.rows_at_once(of_members[0], question.limits)
+            for rows in slices(len(inputs), size):
+                original = self._fitted.reference.predict(inputs[rows])
+                parts.append(members.results(original, of_members, rows, question))
+                bar.update(len(original))
         return join(parts)
 
 
@@ -136,7 +179,3 @@ class RegressionEnsemble(Ensemble, BaseUncertaintyRegressor):
     """Several networks for regression: each has a noise of its own."""
 
     _member_arguments: ClassVar[tuple[str, ...]] = ("link", "device", "measure", "noise_variance")
-
-    def _set_noise_variance(self, X_val: Any, y_val: Any) -> None:
-        super()._set_noise_variance(X_val, y_val)
-        self._member_data |= {"X_val": X_val, "y_val": y_val}

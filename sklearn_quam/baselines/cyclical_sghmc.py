@@ -13,11 +13,13 @@ from sklearn.utils._param_validation import Interval
 from torch import Tensor
 from tqdm.auto import trange
 
-from .._classification import BaseUncertaintyClassifier
-from .._free_network import Free, FreeNetwork, TrainingSet, draw_batches
-from .._regression import BaseUncertaintyRegressor
-from ._sampled_weights import SampledWeights, flatten, unflatten
-from ._stochastic_gradient import init, loss_scale, mean_gradient, stable_step_size, update
+from .._network.free import Free, FreeNetwork, draw_batches
+from .._network.limits import Limits
+from .._network.reference import TrainingSet
+from ..base._classifier import BaseUncertaintyClassifier
+from ..base._regressor import BaseUncertaintyRegressor
+from ._sampling.gradient import init, loss_scale, mean_gradient, stable_step_size, update
+from ._sampling.weights import SampledWeights, flatten, unflatten
 
 # A mean loss above this is no model of the data any more.
 _LARGEST_LOSS = 1e8
@@ -51,9 +53,15 @@ class _CyclicalSGHMC(SampledWeights):
     prior_precision: float
     batch_size: int
 
-    def _draw_weights(self, network: FreeNetwork, training: TrainingSet) -> Free:
-        n_rows, device = len(self._inputs), self._inputs.device
-        generator = torch.Generator().manual_seed(self._seed)
+    def _draw_weights(
+        self,
+        network: FreeNetwork,
+        training: TrainingSet,
+        seed: int,
+        limits: Limits,  # noqa: ARG002
+    ) -> Free:
+        n_rows, device = len(training), training.target.device
+        generator = torch.Generator().manual_seed(seed)
         batches = draw_batches(n_rows, self.batch_size, self.n_cycles * self.n_steps, generator)
         batches = batches.to(device)
         start = flatten(
@@ -61,7 +69,7 @@ class _CyclicalSGHMC(SampledWeights):
         )
         state, kept, draws = init(start), self._kept_steps(), []
         largest = stable_step_size(
-            network, training, loss_scale(network) * self.learning_rate, self._seed
+            network, training, loss_scale(network) * self.learning_rate, seed
         )
         for step in trange(
             len(batches), unit="step", disable=not self.verbose, desc="Cyclical SG-HMC"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from .._classification import BaseUncertaintyClassifier
-from .._regression import BaseUncertaintyRegressor
+from ..base._classifier import BaseUncertaintyClassifier
+from ..base._regressor import BaseUncertaintyRegressor
 from ._ensemble import Ensemble, RegressionEnsemble
 from .reference import ReferenceClassifier, ReferenceRegressor
 

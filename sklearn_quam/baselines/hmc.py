@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
@@ -14,15 +16,18 @@ from sklearn.utils._param_validation import Interval
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from .._classification import BaseUncertaintyClassifier
-from .._estimate import accumulation_dtype, chain_effective_sample_size, split_r_hat
-from .._free_network import Free, FreeNetwork, TrainingSet
-from .._likelihood import expected_values
-from .._memory import memory_in_bytes
-from .._reference import slices
-from .._regression import BaseUncertaintyRegressor
-from ._hamiltonian import HMCState, Potential, StepSize, first_step_size, init, update
-from ._sampled_weights import SampledWeights, unflatten
+from .._network.free import Free, FreeNetwork
+from .._network.limits import Limits, accumulation_dtype, slices
+from .._network.predictions import Prediction
+from .._network.reference import TrainingSet
+from .._posterior.estimate import chain_effective_sample_size, split_r_hat
+from .._posterior.fitted import Question
+from .._posterior.results import ChainDiagnostics
+from ..base._classifier import BaseUncertaintyClassifier
+from ..base._estimator import FitData
+from ..base._regressor import BaseUncertaintyRegressor
+from ._sampling.hamiltonian import HMCState, Potential, StepSize, first_step_size, init, update
+from ._sampling.weights import SampledWeights, WeightSamples, unflatten
 
 # Above this the chains have not found the same distribution.
 _MAX_R_HAT = 1.1
@@ -33,6 +38,65 @@ _BYTES_OF_DRAWS = 2**26
 _COPIES_OF_DRAWS = 16
 # Where the chains start around the given weights, in units of the spread of each tensor.
 _START_SPREAD = 0.5
+
+
+@dataclass(frozen=True)
+class ChainSamples(WeightSamples):
+    """Draws of Markov chains; see `WeightSamples`.
+
+    Parameters
+    ----------
+    network, weights, bytes_per_row
+        See `WeightSamples`; all draws of a chain are neighbours.
+    shape : tuple of int
+        Number of chains, and of draws of each.
+    """
+
+    shape: tuple[int, int]
+
+    def rows_at_once(self, inputs: Tensor, limits: Limits) -> int:
+        """Return how many rows are worked on together."""
+        with torch.no_grad():
+            start = {name: value[None] for name, value in self.network.free.start.items()}
+            columns = self.network.predict(start, self.network.at_cut(inputs[:1])).n_outputs
+        memory = min(limits.memory // _COPIES_OF_DRAWS, _BYTES_OF_DRAWS)
+        needed = max(math.prod(self.shape) * columns * 8, self.bytes_per_row)
+        return max(1, memory // needed)
+
+    def sample(
+        self,
+        inputs: Tensor,
+        original: Prediction,  # noqa: ARG002
+        posterior: Any,
+        question: Question,
+    ) -> dict[str, np.ndarray]:
+        """Hand the draws' predictions to the accumulator, and compare the chains."""
+
+        def handed_over() -> Iterator[Prediction]:
+            for prediction in self.predictions(inputs, question.limits):
+                posterior.update(prediction)
+                yield prediction
+
+        r_hat, size = self.compare_chains(handed_over())
+        _warn_about(float(r_hat.max()), "the predicted rows")
+        # Draws of a chain resemble each other: the estimate is worth fewer of them.
+        inflation = np.sqrt(math.prod(self.shape) / size)
+        return {
+            "r_hat": r_hat,
+            "effective_sample_size": size,
+            "standard_error": posterior.standard_error(question.setting) * inflation,
+        }
+
+    def compare_chains(self, predictions: Iterable[Prediction]) -> tuple[np.ndarray, np.ndarray]:
+        """Return R-hat and the effective sample size of the predictions of each row."""
+        draws = [_values(prediction) for prediction in predictions]
+        values = torch.cat(draws).unflatten(0, self.shape)
+        r_hat = split_r_hat(values).amax(dim=-1)
+        # The epistemic uncertainty is a mean of squared deviations, too, whose neighbours may
+        # resemble each other where those of the predictions do not.
+        squares = (values - values.mean(dim=(0, 1))) ** 2
+        size = chain_effective_sample_size(torch.cat([values, squares], dim=-1)).amin(dim=-1)
+        return r_hat.cpu().double().numpy(), size.cpu().double().numpy()
 
 
 class _HamiltonianMonteCarlo(SampledWeights):
@@ -55,21 +119,30 @@ class _HamiltonianMonteCarlo(SampledWeights):
     target_acceptance: float
     prior_precision: float
 
-    def _finish_fit(self) -> None:
-        # Of the draws that are kept: the parameters may be changed after fitting.
-        self._shape_of_draws = self.n_chains, self.n_samples
-        super()._finish_fit()
-        rows = self._inputs[:: -(-len(self._inputs) // _MAX_ROWS_COMPARED)]
+    _diagnostics = ChainDiagnostics
+
+    def _fit_models(self, fit: FitData) -> ChainSamples:
+        samples = super()._fit_models(fit)
+        models = ChainSamples(**vars(samples), shape=(self.n_chains, self.n_samples))
+        limits, inputs = self._limits(fit), fit.training.inputs
+        rows = inputs[:: -(-len(inputs) // _MAX_ROWS_COMPARED)]
         worst = [
-            self._compare_chains([_values(p) for p in self._predictions(rows[part])])[0].max()
-            for part in self._chunks(rows)
+            models.compare_chains(models.predictions(rows[part], limits))[0].max()
+            for part in slices(len(rows), models.rows_at_once(rows, limits))
         ]
         self.r_hat_ = float(max(worst))
         _warn_about(self.r_hat_, "the training data")
+        return models
 
-    def _draw_weights(self, network: FreeNetwork, training: TrainingSet) -> Free:
-        generator = torch.Generator().manual_seed(self._seed)
-        potential = self._potential(network, training)
+    def _draw_weights(
+        self,
+        network: FreeNetwork,
+        training: TrainingSet,
+        seed: int,
+        limits: Limits,
+    ) -> Free:
+        generator = torch.Generator().manual_seed(seed)
+        potential = self._potential(network, training, limits)
         state = init(self._start(network.free.start, generator), potential)
         if not bool(torch.isfinite(state.potential).all()):
             raise ValueError("The loss is not finite near the given weights: is the data scaled?")
@@ -114,8 +187,9 @@ class _HamiltonianMonteCarlo(SampledWeights):
             parts.append(value.flatten() + _START_SPREAD * spread * noise)
         return torch.cat(parts, dim=1)
 
-    def _potential(self, network: FreeNetwork, training: TrainingSet) -> Potential:
-        groups = list(self._groups(len(training.target), self.n_chains * self._bytes_per_row))
+    def _potential(self, network: FreeNetwork, training: TrainingSet, limits: Limits) -> Potential:
+        size = limits.number_that_fits(self.n_chains * network.bytes_per_row())
+        groups = list(slices(len(training), size))
 
         def potential(position: Tensor) -> tuple[Tensor, Tensor]:
             value = 0.5 * self.prior_precision * position.square().sum(dim=1)
@@ -130,50 +204,10 @@ class _HamiltonianMonteCarlo(SampledWeights):
 
         return potential
 
-    # -- predicting ------------------------------------------------------------------------
 
-    def _chunks(self, inputs: Tensor) -> Any:
-        columns = _values(self._reference.predict(inputs[:1])).shape[-1]
-        limit = memory_in_bytes(self.memory_limit, self._reference.device) // _COPIES_OF_DRAWS
-        needed = max(self.n_chains * self.n_samples * columns * 8, self._bytes_per_row)
-        size = max(1, min(limit, _BYTES_OF_DRAWS) // needed)
-        return list(slices(len(inputs), size))
-
-    def _sample_models(
-        self,
-        inputs: Tensor,
-        given: Any,  # noqa: ARG002
-        posterior: Any,
-    ) -> dict[str, np.ndarray]:
-        draws = []
-        for prediction in self._predictions(inputs):
-            posterior.update(prediction)
-            draws.append(_values(prediction))
-        r_hat, size = self._compare_chains(draws)
-        _warn_about(float(r_hat.max()), "the predicted rows")
-        # Draws of a chain resemble each other: the estimate is worth fewer of them.
-        inflation = np.sqrt(math.prod(self._shape_of_draws) / size)
-        return {
-            "r_hat": r_hat,
-            "effective_sample_size": size,
-            "standard_error": posterior.standard_error(self.setting) * inflation,
-            "cached": np.full(len(inputs), self._network().split.cached),
-        }
-
-    def _compare_chains(self, draws: list[Tensor]) -> tuple[np.ndarray, np.ndarray]:
-        """Return R-hat and the effective sample size of the predictions of each row."""
-        values = torch.cat(draws).unflatten(0, self._shape_of_draws)
-        r_hat = split_r_hat(values).amax(dim=-1)
-        # The epistemic uncertainty is a mean of squared deviations, too, whose neighbours may
-        # resemble each other where those of the predictions do not.
-        squares = (values - values.mean(dim=(0, 1))) ** 2
-        size = chain_effective_sample_size(torch.cat([values, squares], dim=-1)).amin(dim=-1)
-        return r_hat.cpu().double().numpy(), size.cpu().double().numpy()
-
-
-def _values(prediction: Any) -> Tensor:
+def _values(prediction: Prediction) -> Tensor:
     """Return probabilities or means, in a type in which their variances can be trusted."""
-    values = expected_values(prediction)
+    values = prediction.expected()
     return values.to(accumulation_dtype(values.device))
 
 

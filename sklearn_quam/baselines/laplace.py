@@ -6,12 +6,12 @@ from typing import Any, ClassVar
 
 from sklearn.utils._param_validation import StrOptions
 
-from .._classification import BaseUncertaintyClassifier
-from .._regression import BaseUncertaintyRegressor
-from ._laplace_posterior import LaplacePosterior
+from ..base._classifier import BaseUncertaintyClassifier
+from ..base._regressor import BaseUncertaintyRegressor
+from ._laplace import LaplaceMethod
 
 
-class LaplaceClassifier(LaplacePosterior, BaseUncertaintyClassifier):
+class LaplaceClassifier(LaplaceMethod, BaseUncertaintyClassifier):
     """Uncertainty of a network's classification by Laplace's approximation.
 
     The posterior of the weights is taken for a Gaussian around the given ones. Its covariance is
@@ -104,7 +104,7 @@ class LaplaceClassifier(LaplacePosterior, BaseUncertaintyClassifier):
 
     _parameter_constraints: ClassVar[dict] = {
         **BaseUncertaintyClassifier._parameter_constraints,
-        **LaplacePosterior._laplace_constraints,
+        **LaplaceMethod._laplace_constraints,
         "predictive": [StrOptions({"monte_carlo", "probit"})],
     }
 
@@ -138,7 +138,7 @@ class LaplaceClassifier(LaplacePosterior, BaseUncertaintyClassifier):
         self.verbose = verbose
 
 
-class LaplaceRegressor(LaplacePosterior, BaseUncertaintyRegressor):
+class LaplaceRegressor(LaplaceMethod, BaseUncertaintyRegressor):
     """Uncertainty of a network's regression by Laplace's approximation.
 
     The posterior of the weights is taken for a Gaussian around the given ones. Its covariance is
@@ -236,7 +236,7 @@ class LaplaceRegressor(LaplacePosterior, BaseUncertaintyRegressor):
 
     _parameter_constraints: ClassVar[dict] = {
         **BaseUncertaintyRegressor._parameter_constraints,
-        **LaplacePosterior._laplace_constraints,
+        **LaplaceMethod._laplace_constraints,
     }
 
     def __init__(

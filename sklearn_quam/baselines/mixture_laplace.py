@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 
 from sklearn.utils._param_validation import StrOptions
 
-from .._classification import BaseUncertaintyClassifier
-from .._regression import BaseUncertaintyRegressor
+from ..base._classifier import BaseUncertaintyClassifier
+from ..base._regressor import BaseUncertaintyRegressor
 from ._ensemble import Ensemble, RegressionEnsemble
-from ._laplace_posterior import LaplacePosterior
+from ._laplace import LaplaceMethod
 from .laplace import LaplaceClassifier, LaplaceRegressor
 
 
@@ -118,7 +118,7 @@ class MixtureLaplaceClassifier(Ensemble, BaseUncertaintyClassifier):
     _parameter_constraints: ClassVar[dict] = {
         **BaseUncertaintyClassifier._parameter_constraints,
         **Ensemble._ensemble_constraints,
-        **LaplacePosterior._laplace_constraints,
+        **LaplaceMethod._laplace_constraints,
         "predictive": [StrOptions({"monte_carlo", "probit"})],
     }
 
@@ -267,7 +267,7 @@ class MixtureLaplaceRegressor(RegressionEnsemble):
     _parameter_constraints: ClassVar[dict] = {
         **BaseUncertaintyRegressor._parameter_constraints,
         **Ensemble._ensemble_constraints,
-        **LaplacePosterior._laplace_constraints,
+        **LaplaceMethod._laplace_constraints,
     }
 
     def __init__(

@@ -7,17 +7,38 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from .._classification import BaseUncertaintyClassifier
-from .._likelihood import map_prediction
-from .._regression import BaseUncertaintyRegressor
+from .._network.limits import Limits, rows_at_once
+from .._network.predictions import Prediction
+from .._posterior.fitted import Question
+from ..base._classifier import BaseUncertaintyClassifier
+from ..base._estimator import FitData
+from ..base._regressor import BaseUncertaintyRegressor
+
+
+class _GivenModel:
+    """The only plausible model is the given one."""
+
+    def rows_at_once(self, inputs: Tensor, limits: Limits) -> int:  # noqa: ARG002
+        """Return how many rows are worked on together."""
+        return rows_at_once(inputs)
+
+    def sample(
+        self,
+        inputs: Tensor,  # noqa: ARG002
+        original: Prediction,
+        posterior: Any,
+        question: Question,  # noqa: ARG002
+    ) -> dict[str, np.ndarray]:
+        """Hand over the given model's own prediction; see `Models`."""
+        posterior.update(original[None])
+        return {}
 
 
 class _OnlyTheGivenModel:
-    """Fills in the hook: the only plausible model is the given one."""
+    """Fills in the hook."""
 
-    def _sample_models(self, inputs: Tensor, given: Any, posterior: Any) -> dict[str, np.ndarray]:  # noqa: ARG002
-        posterior.update(map_prediction(lambda part: part[None], given))
-        return {}
+    def _fit_models(self, fit: FitData) -> _GivenModel:  # noqa: ARG002
+        return _GivenModel()
 
 
 class ReferenceClassifier(_OnlyTheGivenModel, BaseUncertaintyClassifier):

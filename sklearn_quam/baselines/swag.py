@@ -11,11 +11,13 @@ from sklearn.utils._param_validation import Interval
 from torch import Tensor
 from tqdm.auto import trange
 
-from .._classification import BaseUncertaintyClassifier
-from .._free_network import Free, FreeNetwork, TrainingSet, draw_batches
-from .._regression import BaseUncertaintyRegressor
-from ._sampled_weights import SampledWeights, flatten, unflatten
-from ._stochastic_gradient import init, loss_scale, mean_gradient, stable_step_size, update
+from .._network.free import Free, FreeNetwork, draw_batches
+from .._network.limits import Limits
+from .._network.reference import TrainingSet
+from ..base._classifier import BaseUncertaintyClassifier
+from ..base._regressor import BaseUncertaintyRegressor
+from ._sampling.gradient import init, loss_scale, mean_gradient, stable_step_size, update
+from ._sampling.weights import SampledWeights, flatten, unflatten
 
 
 class WeightMoments:
@@ -77,16 +79,22 @@ class _SWAG(SampledWeights):
     weight_decay: float
     batch_size: int
 
-    def _draw_weights(self, network: FreeNetwork, training: TrainingSet) -> Free:
-        n_rows = len(self._inputs)
+    def _draw_weights(
+        self,
+        network: FreeNetwork,
+        training: TrainingSet,
+        seed: int,
+        limits: Limits,  # noqa: ARG002
+    ) -> Free:
+        n_rows = len(training)
         per_epoch = n_rows // min(self.batch_size, n_rows)
-        generator = torch.Generator().manual_seed(self._seed)
+        generator = torch.Generator().manual_seed(seed)
         batches = draw_batches(n_rows, self.batch_size, self.n_epochs * per_epoch, generator)
-        batches = batches.to(self._inputs.device)
+        batches = batches.to(training.target.device)
         state = init(flatten({k: v[None] for k, v in network.free.start.items()}))
         moments = WeightMoments(self.rank)
         step_size = stable_step_size(
-            network, training, loss_scale(network) * self.learning_rate, self._seed
+            network, training, loss_scale(network) * self.learning_rate, seed
         )
         for epoch in trange(self.n_epochs, unit="epoch", disable=not self.verbose, desc="SWAG"):
             for index in batches[epoch * per_epoch : (epoch + 1) * per_epoch]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_array
 
-from .._measures import Uncertainty
+from .._posterior.results import Uncertainty
 
 
 def check_component(component: str) -> str:

@@ -9,8 +9,8 @@ import numpy as np
 from sklearn.base import is_classifier
 from sklearn.utils import check_array
 
-from .._inside import as_labels, method_and_rows
-from .._measures import Uncertainty
+from .._posterior.results import Uncertainty
+from ..base._inside import as_labels, method_and_rows
 from ._answers import check_component, column_names, like_table
 from ._answers import unit as unit_of
 from ._style import (
@@ -189,7 +189,7 @@ class UncertaintyMapDisplay:
             xx1,
             results.uncertainty,
             proba=results.prediction if classifier else None,
-            threshold=method._reference.threshold,
+            threshold=method._fitted.reference.threshold,
             X=points,
             y=y if classifier else None,
             classes=method.classes_ if classifier else None,

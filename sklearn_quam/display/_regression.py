@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.base import is_regressor
 from sklearn.utils import check_array, check_consistent_length
 
-from .._inside import method_and_rows
+from ..base._inside import method_and_rows
 from ._answers import check_vector, column_names, like_table
 from ._style import BLUE, GIVEN, axes_or_new, check_matplotlib, legend_below, remove_frame
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from sklearn.utils import check_consistent_length
 
-from .._inside import method_and_rows
-from .._rows import from_tensor
+from .._network.reference import from_tensor
+from ..base._inside import method_and_rows
 from ._answers import check_vector
 from ._answers import unit as unit_of
 from ._style import as_text, check_matplotlib

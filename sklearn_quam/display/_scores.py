@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.base import is_classifier
 from sklearn.metrics import roc_auc_score
 
-from .._inside import correct, method_and_rows
+from ..base._inside import correct, method_and_rows
 from ..metrics import accuracy_rejection_auc, accuracy_rejection_curve
 from ._answers import check_component, check_vector
 from ._answers import unit as unit_of

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from sklearn.utils import check_consistent_length
 
-from .._inside import method_and_rows
+from ..base._inside import method_and_rows
 from ._answers import check_row
 from ._style import (
     GIVEN,

@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.base import is_classifier
 from sklearn.utils import check_array, check_consistent_length
 
-from .._inside import method_and_rows
+from ..base._inside import method_and_rows
 from ._answers import check_row
 from ._style import (
     BLUE,
@@ -312,8 +312,7 @@ def _three_columns(method: Any, classes: Any) -> np.ndarray:
 
 def _given_proba(method: Any, row: Any) -> np.ndarray:
     """Return the given network's own prediction, which the expected setting does not give."""
-    given = method._reference.predict(method._check_inputs(row))
-    return given.exp().cpu().double().numpy()[0]
+    return method._predict_reference(row).expected().cpu().double().numpy()[0]
 
 
 def _visited(method: Any, row: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

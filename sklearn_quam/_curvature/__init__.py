@@ -1,0 +1,1 @@
+"""How the training loss bends around the given weights."""

@@ -1,0 +1,161 @@
+"""What goes through the layers of a network: inputs, and gradients at outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .._network.likelihood import Output
+from .._network.limits import accumulation_dtype
+from .structures import Kronecker
+
+# Rows whose activations and gradients are held together.
+_ROWS_AT_ONCE = 256
+
+
+def has_kronecker_factors(layer: nn.Module) -> bool:
+    """Tell whether the curvature of a layer can be written as a Kronecker product here."""
+    if isinstance(layer, (nn.Conv1d, nn.Conv2d)):
+        if type(layer) not in (nn.Conv1d, nn.Conv2d):
+            return False
+        plain = layer.groups == 1 and layer.padding_mode == "zeros"
+        return plain and not isinstance(layer.padding, str)
+    return type(layer) is nn.Linear
+
+
+def _inputs_of(layer: nn.Module, values: Tensor) -> Tensor:
+    """Return what a layer's weight is multiplied with, (n_rows, n_places, n_in)."""
+    if isinstance(layer, nn.Linear):
+        return values.reshape(len(values), -1, values.shape[-1])
+    options: dict[str, Any] = {
+        name: getattr(layer, name) for name in ("kernel_size", "dilation", "padding", "stride")
+    }
+    if isinstance(layer, nn.Conv1d):
+        values = values[:, :, None]
+        fill = {"kernel_size": 1, "dilation": 1, "padding": 0, "stride": 1}
+        options = {name: (fill[name], *option) for name, option in options.items()}
+    return nn.functional.unfold(values, **options).mT
+
+
+def _outputs_of(layer: nn.Module, values: Tensor) -> Tensor:
+    """Return a layer's outputs, or their gradients, as (n_rows, n_places, n_out)."""
+    if isinstance(layer, nn.Linear):
+        return values.reshape(len(values), -1, values.shape[-1])
+    return values.flatten(2).mT
+
+
+@dataclass
+class _Recorder:
+    """Notes what goes through some layers in a forward pass."""
+
+    layers: dict[str, nn.Module]
+
+    def __enter__(self) -> _Recorder:
+        self.calls: list[tuple[str, Tensor, Tensor]] = []
+        self._handles = [
+            layer.register_forward_hook(self._hook(name)) for name, layer in self.layers.items()
+        ]
+        return self
+
+    def _hook(self, name: str) -> Callable[..., Tensor]:
+        def hook(_: nn.Module, args: tuple, output: Tensor) -> Tensor:
+            if not output.requires_grad:
+                output.requires_grad_()
+            self.calls.append((name, args[0].detach(), output))
+            # A copy: what comes next may write into it.
+            return output.clone()
+
+        return hook
+
+    def __exit__(self, *_: object) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+
+def rows_first(layers: dict[str, nn.Module], module: nn.Module, probe: Tensor) -> set[str]:
+    """Return the layers that get the rows on their first axis, and nothing else on it.
+
+    Parameters
+    ----------
+    layers : dict of torch.nn.Module
+        Layers, by their names.
+    module : torch.nn.Module
+        The network.
+    probe : Tensor of shape (n_rows, ...)
+        A few rows.
+
+    Returns
+    -------
+    set of str
+        Names, of layers that never run as well.
+    """
+    found = set(layers)
+    for rows in (probe, probe[:-1]):
+        with _Recorder(layers) as recorder, torch.no_grad():
+            module(rows)
+        found -= {name for name, values, _ in recorder.calls if len(values) != len(rows)}
+    return found
+
+
+def add_kronecker_moments(
+    blocks: dict[str, Kronecker],
+    module: nn.Module,
+    inputs: Tensor,
+    weight: Tensor,
+    scores_and_root: Callable[[Output], tuple[Tensor, Tensor]],
+) -> None:
+    """Add training rows to the Kronecker factors of layers.
+
+    Parameters
+    ----------
+    blocks : dict of Kronecker
+        Where to add them, by the name of the layer.
+    module : torch.nn.Module
+        The network.
+    inputs : Tensor of shape (n_rows, ...)
+        Training rows.
+    weight : Tensor of shape (n_rows,)
+        Sample weights.
+    scores_and_root : callable
+        Returns, for an output of the network, the scores (n_rows, n_scores) and a root of their
+        Fisher information.
+    """
+    layers = {name: module.get_submodule(name) for name in blocks}
+    dtype = accumulation_dtype(inputs.device)
+    for start in range(0, len(inputs), _ROWS_AT_ONCE):
+        part = inputs[start : start + _ROWS_AT_ONCE]
+        scale = weight[start : start + _ROWS_AT_ONCE].to(dtype)
+        if len(part) == 1:
+            # Run twice: modules that squeeze their output would lose the axis of a single row.
+            part, scale = part.repeat_interleave(2, dim=0), scale.repeat(2) / 2
+        with _Recorder(layers) as recorder, torch.enable_grad():
+            scores, root = scores_and_root(module(part))
+        outputs = [output for _, _, output in recorder.calls]
+        scaled = (root.mT.to(scores.dtype) @ scores[..., None])[..., 0]
+        by_score = [
+            torch.autograd.grad(
+                scaled[:, index].sum(), outputs, retain_graph=True, materialize_grads=True
+            )
+            for index in range(scaled.shape[1])
+        ]
+        for name, inputs_, gradients in _by_layer(recorder, layers, by_score):
+            root_scale = scale.sqrt()[:, None, None, None]
+            blocks[name].add_moments(inputs_.to(dtype), gradients.to(dtype) * root_scale, scale)
+
+
+def _by_layer(
+    recorder: _Recorder, layers: dict[str, nn.Module], by_score: list[tuple[Tensor, ...]]
+) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Yield inputs and gradients of each layer; where it runs twice it has the more places."""
+    for name, layer in layers.items():
+        calls = [i for i, (called, _, _) in enumerate(recorder.calls) if called == name]
+        inputs = [_inputs_of(layer, recorder.calls[i][1]) for i in calls]
+        gradients = [
+            torch.stack([_outputs_of(layer, parts[i]) for parts in by_score], dim=1) for i in calls
+        ]
+        # Zeros of a layer that changes nothing ask for gradients themselves in torch 2.5.
+        yield name, torch.cat(inputs, dim=1), torch.cat(gradients, dim=2).detach()

@@ -1,0 +1,134 @@
+"""The curvature of the loss on training rows, in the structure that is asked for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from .._network.free import FreeNetwork
+from .._network.likelihood import Output
+from .._network.limits import accumulation_dtype
+from .._network.parameters import execution_order
+from .._network.reference import ReferenceModel, TrainingSet
+from .layers import add_kronecker_moments, has_kronecker_factors, rows_first
+from .layouts import Matrices, Vectors
+from .scores import Fisher, Head, View, WholeNetwork
+from .structures import Curvature, Diagonal, Full, Kronecker, Structure
+
+STRUCTURES = {"full": Full, "kron": Kronecker, "diag": Diagonal}
+
+
+def measure_curvature(
+    view: View,
+    reference: ReferenceModel,
+    training: TrainingSet,
+    index: Tensor,
+    structure: str,
+    groups: Iterable[slice],
+) -> Curvature:
+    """Return the curvature of the loss on training rows that are given by their numbers.
+
+    Parameters
+    ----------
+    view : Head or WholeNetwork
+        How scores depend on the free parameters.
+    reference : ReferenceModel
+        The given network.
+    training : TrainingSet
+        The training data, as the network takes them.
+    index : Tensor of shape (n_rows,)
+        Numbers of the rows.
+    structure : {"full", "kron", "diag"}
+        What is kept of the curvature; "kron" is the diagonal where a layer has no factors.
+    groups : iterable of slice
+        Rows whose derivatives are held together.
+
+    Returns
+    -------
+    Curvature
+        Of the sum of the losses.
+    """
+    index = index.to(training.target.device)
+    if isinstance(view, Head):
+        return _curvature_of_head(view, training, index, structure)
+    blocks, by_layer = _choose_blocks(view.network, reference, structure)
+    by_rows = [block for block in blocks if block not in by_layer.values()]
+    if by_rows:
+        for group in groups:
+            rows = index[group]
+            scores, design = view.scores_and_design(training.inputs[rows])
+            fisher = Fisher(view.likelihood, scores, _weight(training, rows))
+            for block in by_rows:
+                block.add(design, fisher)
+    if by_layer:
+        _add_layers(by_layer, view, reference, training, index)
+    for block in blocks:
+        block.finish()
+    return Curvature(blocks)
+
+
+def _weight(training: TrainingSet, index: Tensor) -> Tensor | None:
+    """Return the sample weights of training rows, in the type of sums."""
+    if training.weight is None:
+        return None
+    return training.weight[index].to(accumulation_dtype(index.device))
+
+
+def _curvature_of_head(
+    head: Head, training: TrainingSet, index: Tensor, structure: str
+) -> Curvature:
+    scores, design = head.scores_and_design(training.inputs[index])
+    block = STRUCTURES[structure](head.layout)
+    block.add(design, Fisher(head.likelihood, scores, _weight(training, index)))
+    block.finish()
+    return Curvature([block])
+
+
+def _add_layers(
+    blocks: dict[str, Kronecker],
+    view: WholeNetwork,
+    reference: ReferenceModel,
+    training: TrainingSet,
+    index: Tensor,
+) -> None:
+    def scores_and_root(output: Output) -> tuple[Tensor, Tensor]:
+        scores = view.scores(reference.likelihood.prediction(output))
+        return scores, Fisher(view.likelihood, scores.detach()).root()
+
+    weight = _weight(training, index)
+    if weight is None:
+        dtype = accumulation_dtype(index.device)
+        weight = torch.ones(len(index), dtype=dtype, device=index.device)
+    add_kronecker_moments(blocks, reference.module, training.inputs[index], weight, scores_and_root)
+
+
+def _choose_blocks(
+    network: FreeNetwork, reference: ReferenceModel, structure: str
+) -> tuple[list[Structure], dict[str, Kronecker]]:
+    """Return the blocks of the curvature, and those of them that belong to layers."""
+    shapes = {name: value.shape for name, value in network.free.start.items()}
+    if structure != "kron":
+        return [STRUCTURES[structure](Vectors(shapes))], {}
+    if network.free.updates:
+        raise ValueError("Low-rank updates have no Kronecker factors: use 'diag' or 'full'.")
+    by_layer: dict[str, Kronecker] = {}
+    module, left = reference.module, dict(shapes)
+    # Only what goes through the layer itself is seen: not a weight that others use, too.
+    with torch.no_grad():
+        ran = set(execution_order(module, lambda: module(network.probe)))
+    layers = {name: p for name, p in module.named_modules() if has_kronecker_factors(p)}
+    # The factors are sums over rows: layers that see them otherwise have their diagonal.
+    usable = rows_first(layers, module, network.probe) & ran
+    holders = Counter(id(p) for part in module.modules() for p in part.parameters(False))
+    for layer, part in module.named_modules():
+        names = [f"{layer}.{name}" if layer else name for name in ("weight", "bias")]
+        weight, bias = (name if name in left else None for name in names)
+        alone = all(holders[id(p)] == 1 for p in part.parameters(False))
+        if layer in usable and alone and (weight or bias):
+            own = {name: left.pop(name) for name in (weight, bias) if name}
+            by_layer[layer] = Kronecker(Matrices(weight, bias, own))
+    rest: list[Structure] = [Diagonal(Vectors(left))] if left else []
+    return [*by_layer.values(), *rest], by_layer

@@ -1,0 +1,372 @@
+"""From a fitted estimator to the network inside it.
+
+`read_network` knows skorch nets, plain modules, scikit-learn's multi-layer perceptrons and linear
+models, pipelines that end in one of these, and frozen ones. What comes out is always a private
+copy: the user's model is never touched.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.exceptions import NotFittedError
+from sklearn.frozen import FrozenEstimator
+from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge, RidgeCV
+from sklearn.neural_network import MLPClassifier, MLPRegressor
+from sklearn.pipeline import Pipeline
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor, nn
+
+from .likelihood import CLASSIFIER_LINKS, REGRESSOR_LINKS
+
+_ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "identity": nn.Identity,
+    "logistic": nn.Sigmoid,
+    "tanh": nn.Tanh,
+    "relu": nn.ReLU,
+}
+_SUPPORTED = (
+    "a skorch net, a torch.nn.Module, an MLPClassifier, MLPRegressor, LogisticRegression, "
+    "LinearRegression or Ridge, a Pipeline that ends in one of these, or a FrozenEstimator of them"
+)
+
+
+@dataclass(frozen=True)
+class Network:
+    """What was found inside an estimator.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        A private copy in evaluation mode whose parameters need no gradient.
+    link : str or None
+        What it returns; None where only its output can tell.
+    classes : ndarray or None
+        The labels of its columns, where the estimator knows them.
+    labels_are_indices : bool
+        Whether the network was trained on column indices, so that the labels are the user's.
+    threshold : float
+        Probability of the second class above which a binary classifier predicts it.
+    """
+
+    module: nn.Module
+    link: str | None
+    classes: np.ndarray | None = None
+    labels_are_indices: bool = True
+    threshold: float = 0.5
+
+
+class _Exp(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.exp()
+
+
+def split_pipeline(estimator: Any) -> tuple[Pipeline | None, Any]:
+    """Return the transformers that run before the network (or None) and the network's estimator.
+
+    Parameters
+    ----------
+    estimator : object
+        Anything a user may pass.
+
+    Returns
+    -------
+    tuple
+        A pipeline of transformers or None, and what is behind it; frozen estimators are opened.
+    """
+    if isinstance(estimator, FrozenEstimator):
+        return split_pipeline(estimator.estimator)
+    if not isinstance(estimator, Pipeline):
+        return None, estimator
+    inner, final = split_pipeline(estimator[-1])
+    steps = list(estimator.steps[:-1]) + (inner.steps if inner is not None else [])
+    return (Pipeline(steps) if steps else None), final
+
+
+def is_pretrained(estimator: Any) -> bool:
+    """Tell whether an estimator holds a network that is to be taken as it is.
+
+    Parameters
+    ----------
+    estimator : object
+        Anything a user may pass.
+
+    Returns
+    -------
+    bool
+        True for modules and for fitted or frozen estimators. A pipeline is judged by its last
+        step; behind unfitted transformers a frozen network is not ready yet.
+    """
+    if isinstance(estimator, nn.Module):
+        return True
+    last, frozen = estimator, False
+    while isinstance(last, (Pipeline, FrozenEstimator)):
+        frozen = frozen or isinstance(last, FrozenEstimator)
+        last = last.estimator if isinstance(last, FrozenEstimator) else last[-1]
+    if frozen and isinstance(estimator, Pipeline):
+        transformers = split_pipeline(estimator)[0]
+        if transformers is not None and not all(is_fitted(step) for _, step in transformers.steps):
+            return False
+    return isinstance(last, nn.Module) or is_fitted(last)
+
+
+def is_fitted(estimator: Any) -> bool:
+    if estimator is None or isinstance(estimator, str):  # a step may be "passthrough"
+        return estimator is not None
+    try:
+        check_is_fitted(estimator)
+    except (NotFittedError, TypeError):
+        return False
+    return True
+
+
+def is_torch(estimator: Any) -> bool:
+    """Tell whether the network takes arrays of any dimension (skorch and plain modules)."""
+    final = split_pipeline(estimator)[1]
+    return isinstance(final, nn.Module) or is_skorch(final)
+
+
+def is_skorch(estimator: Any) -> bool:
+    """Tell whether something is a skorch net, without importing skorch."""
+    skorch = sys.modules.get("skorch")
+    return skorch is not None and isinstance(estimator, skorch.NeuralNet)
+
+
+def floating_dtype(module: nn.Module) -> torch.dtype:
+    """Return the floating point type of a network, which its first parameter tells."""
+    dtypes = (p.dtype for p in module.parameters() if p.is_floating_point())
+    return next(dtypes, torch.float32)
+
+
+def column_of_label(classes: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return the position of each label among the classes, which may be in any order."""
+    order = np.argsort(classes)
+    return order[np.searchsorted(classes, y, sorter=order)]
+
+
+def check_kind(estimator: Any, task: str) -> None:
+    """Refuse a classifier for regression and the other way round, before anything is trained.
+
+    Parameters
+    ----------
+    estimator : object
+        The last step of a pipeline, or what stands alone.
+    task : {"classifier", "regressor"}
+        What it is to be used as.
+    """
+    kind = None
+    if isinstance(estimator, (MLPClassifier, LogisticRegression)):
+        kind = "classifier"
+    elif isinstance(estimator, (MLPRegressor, LinearRegression, Ridge, RidgeCV)):
+        kind = "regressor"
+    elif is_skorch(estimator):
+        import skorch
+
+        if isinstance(estimator, (skorch.NeuralNetClassifier, skorch.NeuralNetBinaryClassifier)):
+            kind = "classifier"
+        elif isinstance(estimator, skorch.NeuralNetRegressor):
+            kind = "regressor"
+    elif not isinstance(estimator, nn.Module):
+        hint = " Pass its best_estimator_." if hasattr(estimator, "cv") else ""
+        raise TypeError(
+            f"{type(estimator).__name__} holds no network that is known here.{hint} "
+            f"estimator must be {_SUPPORTED}."
+        )
+    if kind not in (None, task):
+        raise TypeError(
+            f"{type(estimator).__name__} is a {kind}: use it with a class whose name ends in "
+            f"{str(kind).capitalize()}."
+        )
+
+
+def read_network(estimator: Any, *, task: str, link: str | None = None) -> Network:
+    """Return the network inside a fitted estimator.
+
+    Parameters
+    ----------
+    estimator : object
+        The last step of a pipeline, or what stands alone.
+    task : {"classifier", "regressor"}
+        What the network is to be used as.
+    link : str or None
+        What the user says the network returns; None leaves it to the estimator.
+
+    Returns
+    -------
+    Network
+        The network, independent of the estimator.
+    """
+    allowed = CLASSIFIER_LINKS if task == "classifier" else REGRESSOR_LINKS
+    if link is not None and link not in allowed:
+        raise ValueError(f"link={link!r} is not for a {task}; choose one of {allowed}.")
+    check_kind(estimator, task)
+    if isinstance(estimator, nn.Module):
+        default = "logits" if task == "classifier" else None
+        return Network(copy_module(estimator), link or default)
+    if is_skorch(estimator):
+        return _read_skorch(estimator, task, link)
+    network = (
+        _read_sklearn_classifier(estimator)
+        if task == "classifier"
+        else Network(_sklearn_module(estimator), "mean")
+    )
+    if link not in (None, network.link):
+        raise ValueError(
+            f"link={link!r} is not what {type(estimator).__name__} returns: leave link=None."
+        )
+    return network
+
+
+def copy_module(module: nn.Module) -> nn.Module:
+    """Return an independent copy in evaluation mode, in at least single precision.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        The user's network; compiled and data-parallel wrappers are opened.
+
+    Returns
+    -------
+    torch.nn.Module
+        The copy. Half precision weights are widened to float32, which represents them exactly.
+    """
+    while True:
+        inner = getattr(module, "_orig_mod", None)
+        if inner is None and isinstance(
+            module, (nn.DataParallel, nn.parallel.DistributedDataParallel)
+        ):
+            inner = module.module
+        if inner is None:
+            break
+        module = inner
+    if any(isinstance(p, nn.parameter.UninitializedParameter) for p in module.parameters()):
+        raise ValueError(
+            "The network has lazy layers whose sizes are not known yet. Run one batch through it "
+            "(or train it) before passing it on."
+        )
+    if any(p.is_meta for p in module.parameters()):
+        raise ValueError("The network's parameters are on the 'meta' device: load weights first.")
+    if any(p.is_complex() for p in module.parameters()):
+        raise ValueError("Networks with complex parameters are not supported.")
+    try:
+        duplicate = copy.deepcopy(module)
+    except Exception as error:
+        raise ValueError(
+            f"The network cannot be copied ({error}). Tensors kept as attributes must be detached; "
+            "use torch.nn.utils.parametrizations for weight normalisation."
+        ) from error
+    duplicate.eval().requires_grad_(False)
+    tensors = [*duplicate.parameters(), *duplicate.buffers()]
+    if any(t.dtype in (torch.float16, torch.bfloat16) for t in tensors):
+        duplicate.float()
+    return duplicate
+
+
+def _read_skorch(net: Any, task: str, link: str | None) -> Network:
+    return Network(
+        copy_module(net.module_),
+        _skorch_link(net, task, link),
+        classes=getattr(net, "classes_", None) if task == "classifier" else None,
+        threshold=getattr(net, "threshold", 0.5),
+    )
+
+
+def _skorch_link(net: Any, task: str, link: str | None) -> str | None:
+    """Return the link that the criterion implies, if it is known to be used as usual."""
+    criterion = getattr(net.criterion_, "_orig_mod", net.criterion_)
+    implied = None
+    if not _overrides_loss(net):
+        implied = _link_of_criterion(criterion, task)
+    if (link, implied) == ("log_probabilities", "logits"):
+        return link  # a softmax changes nothing about log-probabilities
+    if link is not None and implied is not None and link != implied:
+        raise ValueError(
+            f"link={link!r} contradicts the criterion {type(criterion).__name__} that the net was "
+            f"trained with, which means {implied!r}. Leave link=None."
+        )
+    if link is None and callable(getattr(net, "predict_nonlinearity", None)):
+        raise ValueError(
+            "The net has a predict_nonlinearity of its own. Pass link= to say what its module "
+            f"returns before that: one of {CLASSIFIER_LINKS}."
+        )
+    return link or implied
+
+
+def _overrides_loss(net: Any) -> bool:
+    """Tell whether the net's class brings its own loss, so that the criterion says little."""
+    return not type(net).get_loss.__module__.startswith("skorch.")
+
+
+def _link_of_criterion(criterion: nn.Module, task: str) -> str | None:
+    if task == "regressor":
+        known = {
+            nn.GaussianNLLLoss: "mean_variance",
+            nn.MSELoss: "mean",
+            nn.L1Loss: "mean",
+            nn.SmoothL1Loss: "mean",
+            nn.HuberLoss: "mean",
+        }
+    else:
+        known = {
+            nn.CrossEntropyLoss: "logits",
+            nn.NLLLoss: "probabilities",  # skorch takes the logarithm before this loss
+            nn.BCEWithLogitsLoss: "binary_logit",
+            nn.BCELoss: "probabilities",
+        }
+    for kind, link in known.items():
+        if isinstance(criterion, kind):
+            return link
+    return None
+
+
+def _read_sklearn_classifier(estimator: Any) -> Network:
+    if isinstance(estimator, MLPClassifier):
+        binary = estimator.out_activation_ == "logistic"
+        if binary and estimator.n_outputs_ > 1:
+            raise ValueError(
+                "Multilabel MLPClassifier is not supported: fit one net for each label."
+            )
+    else:
+        binary = len(estimator.coef_) == 1
+        scheme = getattr(estimator, "multi_class", "auto")
+        one_vs_rest = not binary and (scheme == "ovr" or estimator.solver == "liblinear")
+        if one_vs_rest or (binary and scheme == "multinomial"):
+            raise ValueError(
+                "This LogisticRegression is neither a plain binary nor a multinomial one. Fit it "
+                "with another solver and without multi_class."
+            )
+    return Network(
+        _sklearn_module(estimator),
+        "binary_logit" if binary else "logits",
+        classes=estimator.classes_,
+        labels_are_indices=False,
+    )
+
+
+def _sklearn_module(estimator: Any) -> nn.Module:
+    """Return the layers of a scikit-learn network or linear model, in their own precision."""
+    if not hasattr(estimator, "coefs_"):
+        weight = np.atleast_2d(estimator.coef_)
+        bias = np.broadcast_to(estimator.intercept_, len(weight))
+        return nn.Sequential(_linear(weight, bias)).eval().requires_grad_(False)
+    layers: list[nn.Module] = []
+    for coef, intercept in zip(estimator.coefs_, estimator.intercepts_, strict=True):
+        if layers:
+            layers.append(_ACTIVATIONS[estimator.activation]())
+        layers.append(_linear(coef.T, intercept))
+    if estimator.out_activation_ == "exp":
+        layers.append(_Exp())
+    return nn.Sequential(*layers).eval().requires_grad_(False)
+
+
+def _linear(weight: np.ndarray, bias: np.ndarray) -> nn.Linear:
+    # "meta" draws no initial weights: the global random state stays as it is.
+    layer = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
+    layer.weight = nn.Parameter(torch.tensor(np.ascontiguousarray(weight)))
+    layer.bias = nn.Parameter(torch.tensor(np.ascontiguousarray(bias), dtype=layer.weight.dtype))
+    return layer

@@ -1,0 +1,383 @@
+"""Many models at once: the part of a network behind the cut, run with many sets of weights.
+
+Three ways give the same numbers: large matrix products for chains of linear layers, `vmap` for
+whatever it can handle, and a plain loop for the rest. `choose_executor` takes the first that works.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.func import functional_call, vmap
+from torch.nn import functional
+
+from .chain import Chain, Layer
+from .likelihood import CategoricalLikelihood, Likelihood
+from .predictions import Categorical, Prediction
+from .reference import Rows
+
+Weights = dict[str, Tensor]
+
+# Ways to write an activation: as a module, a function or a method.
+_ACTIVATION_NAMES: dict[Any, str] = {
+    nn.ReLU: "relu",
+    nn.Tanh: "tanh",
+    nn.Sigmoid: "sigmoid",
+    torch.relu: "relu",
+    torch.tanh: "tanh",
+    torch.sigmoid: "sigmoid",
+    functional.relu: "relu",
+    functional.tanh: "tanh",
+    functional.sigmoid: "sigmoid",
+    "relu": "relu",
+    "tanh": "tanh",
+    "sigmoid": "sigmoid",
+}
+_OVER_CLASSES = (nn.Softmax, nn.LogSoftmax)
+
+
+class Executor:
+    """Predicts with many models, each on the shared rows and on a query row of its own.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        The part of the network behind the cut, in evaluation mode.
+    likelihood : CategoricalLikelihood or GaussianLikelihood
+        What its outputs mean.
+    """
+
+    name = ""
+
+    def __init__(self, module: nn.Module, likelihood: Likelihood) -> None:
+        self.module = module
+        self.likelihood = likelihood
+        self._places = _places(module)
+        # While the module runs with other weights, it holds them.
+        self._running = threading.Lock()
+
+    def predict(self, weights: Weights, shared: Rows, query: Rows) -> Prediction:
+        """Return predictions.
+
+        Parameters
+        ----------
+        weights : dict of Tensor of shape (n_models, ...)
+            Searched parameters, by name.
+        shared : tuple of Tensor of shape (n_shared, ...)
+            Values at the cut of rows that every model sees.
+        query : tuple of Tensor of shape (n_models, ...)
+            Values at the cut of one row for each model.
+
+        Returns
+        -------
+        Prediction
+            For (n_models, n_shared + 1) rows; the model's query row comes last.
+        """
+        raise NotImplementedError
+
+    def for_thread(self) -> Executor:
+        """Return one with its own module: running a module with other weights changes it."""
+        return type(self)(copy.deepcopy(self.module), self.likelihood)
+
+    def bytes_per_model(self, weights: Weights, shared: Rows, query: Rows) -> int:
+        """Return the memory that a forward and a backward pass need for each model's values.
+
+        Parameters
+        ----------
+        weights : dict of Tensor of shape (n_models, ...)
+            Searched parameters of a few models, which require gradients.
+        shared, query : tuple of Tensor
+            Rows as for `predict`.
+
+        Returns
+        -------
+        int
+            Bytes, besides the parameters and their gradients.
+        """
+        sizes: dict[int, int] = {}
+
+        def count(tensor: Tensor) -> Tensor:
+            sizes[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+            self.predict(weights, shared, query)
+        # What is kept for the backward pass exists once more while it is made or differentiated.
+        return 2 * sum(sizes.values()) // len(query[0])
+
+    def _predict_one(self, weights: Weights, shared: Rows, query: Rows) -> tuple[Tensor, ...]:
+        rows = [torch.cat([a, b[None]]) for a, b in zip(shared, query, strict=True)]
+        # torch's own tying leaves the module changed where a submodule has two names.
+        with self._running:
+            output = functional_call(
+                self.module, self._everywhere(weights), tuple(rows), tie_weights=False
+            )
+        return self.likelihood.prediction(output).parts
+
+    def _everywhere(self, weights: Weights) -> Weights:
+        """Return weights under the names of all places that share them."""
+        return {
+            place: weight
+            for name, weight in weights.items()
+            for place in self._places.get(name, ())
+        }
+
+
+def _places(module: nn.Module) -> dict[str, list[str]]:
+    """Return for each parameter, by any of its names, the name of every place that holds it."""
+    places: dict[int, list[str]] = {}
+    for path, part in module.named_modules():
+        for name, p in part.named_parameters(recurse=False, remove_duplicate=False):
+            places.setdefault(id(p), []).append(f"{path}.{name}" if path else name)
+    named = module.named_parameters(remove_duplicate=False)
+    return {name: places[id(p)] for name, p in named}
+
+
+class _WithoutFusedAttention:
+    """Attention layers by plain operations: `vmap` cannot differentiate the fused kernels.
+
+    torch has one switch for the whole process, so that who is inside is counted for the process,
+    too: the last one to leave sets the switch back.
+    """
+
+    _lock = threading.Lock()
+    _inside = 0
+    _enabled = True
+
+    def __enter__(self) -> None:
+        cls = _WithoutFusedAttention
+        with cls._lock:
+            if not cls._inside:
+                cls._enabled = torch.backends.mha.get_fastpath_enabled()
+                torch.backends.mha.set_fastpath_enabled(False)
+            cls._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        cls = _WithoutFusedAttention
+        with cls._lock:
+            cls._inside -= 1
+            if not cls._inside:
+                torch.backends.mha.set_fastpath_enabled(cls._enabled)
+
+
+class LoopExecutor(Executor):
+    """One model after the other: works for every module."""
+
+    name = "loop"
+
+    def predict(self, weights: Weights, shared: Rows, query: Rows) -> Prediction:
+        """Return predictions; see the base class."""
+        parts = [
+            self._predict_one(
+                {name: weight[index] for name, weight in weights.items()},
+                shared,
+                tuple(rows[index] for rows in query),
+            )
+            for index in range(len(query[0]))
+        ]
+        return self.likelihood.kind(*(torch.stack(part) for part in zip(*parts, strict=True)))
+
+
+class VmapExecutor(Executor):
+    """All models by `torch.vmap`: works for modules without data-dependent control flow."""
+
+    name = "vmap"
+
+    def predict(self, weights: Weights, shared: Rows, query: Rows) -> Prediction:
+        """Return predictions; see the base class."""
+        with _WithoutFusedAttention(), warnings.catch_warnings():
+            # An operation that runs model by model, as in weight normalisation, is no concern.
+            warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
+            parts = vmap(lambda w, rows: self._predict_one(w, shared, rows))(weights, query)
+        return self.likelihood.kind(*parts)
+
+
+class ChainExecutor(Executor):
+    """A chain of linear layers and common activations, as large matrix products."""
+
+    name = "matmul"
+
+    def __init__(self, module: nn.Module, likelihood: Likelihood) -> None:
+        super().__init__(module, likelihood)
+        # The prefixes of the layers' names, the layers, and what comes behind the last one.
+        self.steps = _read_chain(module)
+        self._prefixes, layers, self._endings = self.steps
+        self._chain = Chain(layers)
+
+    def for_thread(self) -> Executor:
+        """Return itself: every thread has memory of its own, and the module is left alone."""
+        return self
+
+    def predict(self, weights: Weights, shared: Rows, query: Rows) -> Prediction:
+        """Return predictions; see the base class."""
+        (rows,), (row,) = shared, query
+        weights = self._everywhere(weights)
+        values = self._chain(
+            [weights.get(f"{prefix}weight") for prefix in self._prefixes],
+            [weights.get(f"{prefix}bias") for prefix in self._prefixes],
+            rows,
+            row,
+        )
+        for ending in self._endings:
+            values = ending(values)
+        return self._interpret(values)
+
+    def bytes_per_model(self, weights: Weights, shared: Rows, query: Rows) -> int:  # noqa: ARG002
+        """Return the memory for each model's values; see the base class."""
+        values = self._chain.bytes_per_model(len(shared[0]) + 1)
+        outputs = self._chain.layers[-1].weight.shape[0] * (len(shared[0]) + 1)
+        # The last layer's values are differentiated by autograd, with a copy for every operation.
+        return values + 10 * outputs * shared[0].element_size()
+
+    def _interpret(self, values: Tensor) -> Prediction:
+        if isinstance(self.likelihood, CategoricalLikelihood):
+            # A softmax over the middle axis is far faster than over the last one, transposed.
+            return Categorical(self.likelihood.log_proba(values, dim=1).transpose(1, 2))
+        return self.likelihood.prediction(values.transpose(1, 2))
+
+
+def _read_chain(
+    module: nn.Module,
+) -> tuple[list[str], list[Layer], list[Callable[[Tensor], Tensor]]]:
+    """Return the layers of a chain, the prefixes of their names, and what comes behind the last.
+
+    Raises ValueError for anything but a chain of linear layers and known activations.
+    """
+    prefixes: list[str] = []
+    layers: list[Layer] = []
+    endings: list[Callable[[Tensor], Tensor]] = []
+    for name, step in _steps(module):
+        if endings:
+            raise ValueError("Not a chain of linear layers.")
+        if type(step) is nn.Linear:
+            prefixes.append(f"{name}." if name else "")
+            layers.append(Layer(step.weight, step.bias))
+        elif isinstance(step, str) and layers and layers[-1].activation is None:
+            layers[-1] = replace(layers[-1], activation=step)
+        # The classes of a row are the last axis of a matrix, but the middle one of the layout.
+        elif type(step) in _OVER_CLASSES and step.dim in (1, -1):
+            endings.append(type(step)(dim=1))
+        else:
+            raise ValueError("Not a chain of linear layers.")
+    if not layers:
+        raise ValueError("Not a chain of linear layers.")
+    last = layers[-1].activation
+    if last is not None:
+        # The chain's own backward pass begins at a linear layer.
+        layers[-1] = replace(layers[-1], activation=None)
+        endings.insert(0, getattr(torch, last))
+    return prefixes, layers, endings
+
+
+def _steps(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Yield the steps of a module that is a chain: a submodule, or the name of an activation."""
+    if type(module) is nn.Linear:
+        yield "", module
+        return
+    graph = module.graph if isinstance(module, fx.GraphModule) else fx.Tracer().trace(module)
+    previous = None
+    for node in graph.nodes:
+        if node.op == "placeholder" and previous is None:
+            previous = node
+            continue
+        if node.op == "output":
+            if node.args[0] is previous:
+                return
+            break
+        if node.all_input_nodes != [previous] or node.args[:1] != (previous,):
+            break
+        part = module.get_submodule(str(node.target)) if node.op == "call_module" else None
+        if type(part) not in (nn.Identity, nn.Dropout):
+            key = node.target if part is None else type(part)
+            yield str(node.target), _ACTIVATION_NAMES.get(key, part)
+        previous = node
+    raise ValueError("Not a chain of linear layers.")
+
+
+EXECUTORS: dict[str, type[Executor]] = {
+    kind.name: kind for kind in (ChainExecutor, VmapExecutor, LoopExecutor)
+}
+
+
+def choose_executor(
+    module: nn.Module, likelihood: Likelihood, weights: Weights, rows: Rows
+) -> Executor:
+    """Return the fastest way to run many models that agrees with a plain loop.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        The part of the network behind the cut.
+    likelihood : CategoricalLikelihood or GaussianLikelihood
+        What its outputs mean.
+    weights : dict of Tensor
+        Searched parameters of the given network.
+    rows : tuple of Tensor of shape (n_rows, ...)
+        Values at the cut of some rows.
+
+    Returns
+    -------
+    Executor
+        Its `name` is "matmul", "vmap" or "loop".
+    """
+    loop = LoopExecutor(module, likelihood)
+    pair = _two_models(weights)
+    shared, query = tuple(part[:-1] for part in rows), tuple(part[[0, -1]] for part in rows)
+    expected = _with_gradients(loop, pair, shared, query)
+    for kind in (ChainExecutor, VmapExecutor):
+        try:
+            executor = kind(module, likelihood)
+            got = _with_gradients(executor, pair, shared, query)
+        except Exception:
+            # What a module may do is open-ended; a way that fails is not taken.
+            continue
+        if all(map(_close, got, expected)):
+            return executor
+    return loop
+
+
+def _two_models(weights: Weights) -> Weights:
+    """Return weights of two models that differ, so that mixing them up would show.
+
+    They differ by a small part of the weights' own size: the outputs of deep networks would
+    overflow otherwise.
+    """
+    generator = torch.Generator().manual_seed(0)
+    pair = {}
+    for name, weight in weights.items():
+        size = weight.square().mean().sqrt()
+        noise = torch.randn(weight.shape, generator=generator).to(weight)
+        pair[name] = torch.stack([weight, weight + 0.05 * torch.where(size > 0, size, 1) * noise])
+    return pair
+
+
+def _with_gradients(
+    executor: Executor, weights: Weights, shared: Rows, query: Rows
+) -> tuple[Tensor, ...]:
+    """Return what the models predict and the gradients of it, each as one vector."""
+    if torch.is_inference_mode_enabled():
+        # There are no gradients in this mode.
+        return executor.predict(weights, shared, query).parts
+    weights = {name: weight.clone().requires_grad_() for name, weight in weights.items()}
+    values = list(weights.values())
+    with torch.enable_grad():
+        parts = executor.predict(weights, shared, query).parts
+        predicted = torch.cat([part.flatten() for part in parts])
+        total = predicted.square().sum() + sum(0 * value.sum() for value in values)
+        gradients = torch.autograd.grad(total, values)
+    return predicted.detach(), torch.cat([gradient.flatten() for gradient in gradients])
+
+
+def _close(first: Tensor, second: Tensor) -> bool:
+    if first.shape != second.shape:
+        return False
+    # Some gradients are zero but for rounding, which depends on the size of the others.
+    size = float(second.abs().amax())
+    return torch.allclose(first, second, rtol=1e-3, atol=1e-4 * size)

@@ -1,0 +1,234 @@
+"""The network as a function of its free parameters, for many models at once.
+
+Whatever changes weights starts here: the network is cut where its free parameters begin, and the
+part behind the cut is run with many sets of weights together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .executors import EXECUTORS, Executor, choose_executor
+from .likelihood import Likelihood
+from .limits import batches
+from .parameters import FreeParameters, choose_parameters, execution_order
+from .predictions import Prediction
+from .reference import ReferenceModel, Rows, TrainingSet
+from .split import RememberedRows, SplitModule, split_module
+
+Free = dict[str, Tensor]
+
+_PROBE_ROWS = 4
+
+
+@dataclass(frozen=True)
+class FreeNetwork:
+    """A network cut where its free parameters begin.
+
+    Stored and sent to workers as the whole module with the decisions that were made about it; the
+    cut itself, which holds traced code, is made again from these.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        The whole network.
+    free : FreeParameters
+        What may change.
+    split : SplitModule
+        The two parts.
+    executor : Executor
+        Runs the second part with many sets of weights.
+    probe : Tensor of shape (n_rows, ...)
+        A few rows to trace the module with.
+    """
+
+    module: nn.Module
+    free: FreeParameters
+    split: SplitModule
+    executor: Executor
+    probe: Tensor
+
+    def __reduce__(self) -> tuple[Callable[..., FreeNetwork], tuple[Any, ...]]:
+        decisions = (self.split.place, self.executor.name)
+        return _cut_again, (
+            self.module,
+            self.free,
+            self.executor.likelihood,
+            self.probe,
+            *decisions,
+        )
+
+    def for_thread(self) -> FreeNetwork:
+        """Return one that may run beside this one."""
+        return replace(self, executor=self.executor.for_thread())
+
+    def at_cut(self, inputs: Tensor) -> Rows:
+        """Return the values at the cut, computed in batches.
+
+        Parameters
+        ----------
+        inputs : Tensor of shape (n_rows, ...)
+            Rows as the network takes them.
+
+        Returns
+        -------
+        tuple of Tensor of shape (n_rows, ...)
+            What the frozen part makes of them.
+        """
+        parts = [self.split.at_cut(inputs[rows]) for rows in batches(inputs)]
+        return tuple(torch.cat(tensors) for tensors in zip(*parts, strict=True))
+
+    def training_at_cut(self, training: TrainingSet) -> TrainingSet:
+        """Return the training data as the part behind the cut sees them."""
+        return replace(training, rows=self.at_cut(training.inputs))
+
+    def predict(self, values: Free, rows: Rows) -> Prediction:
+        """Return what each of many models predicts for each of some rows.
+
+        Parameters
+        ----------
+        values : dict of Tensor of shape (n_models, ...)
+            Free parameters.
+        rows : tuple of Tensor of shape (n_rows, ...)
+            Values at the cut.
+
+        Returns
+        -------
+        Prediction
+            For (n_models, n_rows).
+        """
+        n_rows = len(rows[0])
+        n_models = len(next(iter(values.values())))
+        # The last row is everybody's query. A single row is run twice: modules that squeeze their
+        # output would lose its axis.
+        shared = tuple(part if n_rows == 1 else part[:-1] for part in rows)
+        query = tuple(part[-1:].expand(n_models, *part.shape[1:]) for part in rows)
+        return self.executor.predict(self.free.weights(values), shared, query)[:, -n_rows:]
+
+    def losses(self, values: Free, training: TrainingSet, index: Tensor | slice) -> Tensor:
+        """Return what training rows cost each model, times their sample weights.
+
+        Parameters
+        ----------
+        values : dict of Tensor of shape (n_models, ...)
+            Free parameters.
+        training : TrainingSet
+            The training data at the cut.
+        index : Tensor or slice
+            Which of its rows.
+
+        Returns
+        -------
+        Tensor of shape (n_models, n_rows)
+            Negative log-likelihoods.
+        """
+        prediction: Any = self.predict(values, training.rows_at(index))
+        likelihood = self.executor.likelihood
+        losses = likelihood.negative_log_likelihood(prediction, training.target[index])
+        return training.weighted(losses, index)
+
+    def bytes_per_row(self) -> int:
+        """Return the memory that one model needs for one row, measured on a few."""
+        rows = self.at_cut(self.probe)
+        values = {name: value[None].requires_grad_() for name, value in self.free.start.items()}
+        query = tuple(part[:1] for part in rows)
+        needed = self.executor.bytes_per_model(self.free.weights(values), rows, query)
+        return max(1, needed // (len(rows[0]) + 1))
+
+
+def free_network(
+    reference: ReferenceModel,
+    parameters: Any,
+    inputs: Tensor,
+    seed: int,
+    remembered: RememberedRows | None = None,
+) -> FreeNetwork:
+    """Return the given network as a function of some of its parameters.
+
+    Parameters
+    ----------
+    reference : ReferenceModel
+        The given network.
+    parameters : object
+        What the user says may change.
+    inputs : Tensor of shape (n_rows, ...)
+        Rows to try it on.
+    seed : int
+        Seeds the factors of low-rank updates.
+    remembered : RememberedRows, default=None
+        Where to keep values at the cut.
+
+    Returns
+    -------
+    FreeNetwork
+        The cut network.
+    """
+    module, probe = reference.module, probe_rows(inputs)
+    with torch.no_grad():
+        order = execution_order(module, lambda: module(probe))
+    free = choose_parameters(module, parameters, order, seed)
+    split = replace(split_module(module, free.names, probe), remembered=remembered)
+    executor = choose_executor(
+        split.rest, reference.likelihood, free.weights(free.start), split.at_cut(probe)
+    )
+    # With a module of its own: the given network predicts meanwhile, in other threads.
+    return FreeNetwork(module, free, split, executor.for_thread(), probe)
+
+
+def _cut_again(
+    module: nn.Module,
+    free: FreeParameters,
+    likelihood: Likelihood,
+    probe: Tensor,
+    place: str,
+    executor: str,
+) -> FreeNetwork:
+    """Return the network as it was cut before."""
+    if place == "failed":
+        split = SplitModule(None, module, place)
+    else:
+        split = split_module(module, free.names, probe)
+    runs = EXECUTORS[executor](split.rest, likelihood).for_thread()
+    return FreeNetwork(module, free, split, runs, probe)
+
+
+def probe_rows(inputs: Tensor) -> Tensor:
+    """Return a few rows to try a network on, some of them twice if there are not enough."""
+    probe = inputs[:_PROBE_ROWS]
+    if len(probe) < _PROBE_ROWS:
+        probe = probe.repeat(_PROBE_ROWS, *[1] * (probe.ndim - 1))[:_PROBE_ROWS]
+    # A copy: it must not keep all rows alive.
+    return probe.clone()
+
+
+def draw_batches(
+    n_rows: int, batch_size: int, n_batches: int, generator: torch.Generator
+) -> Tensor:
+    """Return mini-batches: one shuffled pass over the data after another.
+
+    Parameters
+    ----------
+    n_rows : int
+        Rows of the training data.
+    batch_size : int
+        Rows of a mini-batch; never more than there are.
+    n_batches : int
+        How many.
+    generator : torch.Generator
+        Shuffles.
+
+    Returns
+    -------
+    Tensor of shape (n_batches, batch_size)
+        Row numbers.
+    """
+    size = min(batch_size, n_rows)
+    passes = -(-n_batches // (n_rows // size))
+    shuffled = [torch.randperm(n_rows, generator=generator) for _ in range(passes)]
+    whole = [order[: n_rows // size * size] for order in shuffled]
+    return torch.cat(whole)[: n_batches * size].reshape(n_batches, size)

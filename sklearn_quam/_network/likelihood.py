@@ -1,0 +1,317 @@
+"""From what a network returns to a prediction and the likelihood of the targets."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from .predictions import Categorical, Gaussian
+
+CLASSIFIER_LINKS = ("logits", "log_probabilities", "probabilities", "binary_logit")
+REGRESSOR_LINKS = ("mean", "mean_variance", "mean_log_variance")
+
+# How far probabilities may be from summing to one: rounding in half precision stays below.
+_NORMALISATION_TOLERANCE = 1e-2
+
+
+# What a network returns; further parts of a tuple are not looked at.
+Output = Tensor | tuple[Tensor, ...] | list[Tensor]
+
+
+class InvalidOutputError(ValueError):
+    """What a network returned does not fit its task, its classes or its link."""
+
+
+@dataclass(frozen=True)
+class CategoricalLikelihood:
+    """Class probabilities out of a network's output.
+
+    Parameters
+    ----------
+    link : {"logits", "log_probabilities", "probabilities", "binary_logit"}
+        What the network returns.
+    """
+
+    link: str
+    kind: ClassVar = Categorical
+
+    def prediction(self, output: Output) -> Categorical:
+        """Return what an output of the network means."""
+        return Categorical(self.log_proba(as_columns(output), dim=-1))
+
+    def log_proba(self, scores: Tensor, dim: int) -> Tensor:
+        """Return log-probabilities of scores whose classes are along any axis."""
+        if self.link == "binary_logit":
+            return torch.cat([logsigmoid(-scores), logsigmoid(scores)], dim=dim)
+        if self.link == "probabilities":
+            if scores.shape[dim] == 1:
+                scores = torch.cat([1 - scores, scores], dim=dim)
+            # A probability that underflowed to zero is no more than the smallest normal number.
+            scores = scores.clamp(min=torch.finfo(scores.dtype).tiny).log()
+        return torch.log_softmax(scores, dim=dim)
+
+    def fisher(self, scores: Tensor) -> Tensor:
+        """Return the second derivative of the loss of each row by its scores.
+
+        Parameters
+        ----------
+        scores : Tensor of shape (n_rows, n_scores)
+            Logits, or the one logit of two classes.
+
+        Returns
+        -------
+        Tensor of shape (n_rows, n_scores, n_scores)
+            The Fisher information of the scores.
+        """
+        if self.link == "binary_logit":
+            return (torch.sigmoid(scores) * torch.sigmoid(-scores))[..., None]
+        proba = torch.softmax(scores, dim=-1)
+        return torch.diag_embed(proba) - proba[..., :, None] * proba[..., None, :]
+
+    def total_fisher(self, scores: Tensor, weight: Tensor | None = None) -> Tensor:
+        """Return the weighted sum over rows of `fisher`, without a matrix for each of them."""
+        if self.link == "binary_logit":
+            return _weighted(self.fisher_diagonal(scores), weight).sum(dim=0)[None]
+        proba = torch.softmax(scores, dim=-1)
+        weighted = _weighted(proba, weight)
+        return torch.diag(weighted.sum(dim=0)) - weighted.T @ proba
+
+    def fisher_diagonal(self, scores: Tensor) -> Tensor:
+        """Return the diagonals of `fisher`, (n_rows, n_scores)."""
+        if self.link == "binary_logit":
+            return torch.sigmoid(scores) * torch.sigmoid(-scores)
+        proba = torch.softmax(scores, dim=-1)
+        return proba * (1 - proba)
+
+    def negative_log_likelihood(self, prediction: Categorical, target: Tensor) -> Tensor:
+        """Return the loss of each row, (..., n_rows), for class indices (n_rows,)."""
+        log_proba = prediction.log_proba
+        index = target.expand(log_proba.shape[:-1]).unsqueeze(-1)
+        return -log_proba.gather(-1, index).squeeze(-1)
+
+    def check(self, output: Output) -> None:
+        """Refuse output that the link cannot be applied to.
+
+        Parameters
+        ----------
+        output : Tensor or tuple
+            What the network returned for some training rows.
+        """
+        scores = _checked_columns(output)
+        width = scores.shape[-1]
+        if self.link == "binary_logit" and width != 1:
+            raise InvalidOutputError(
+                f"The network returns {width} columns, but link='binary_logit' means one. "
+                "Pass link='logits' if the columns are class scores."
+            )
+        if self.link in ("logits", "log_probabilities") and width == 1:
+            raise InvalidOutputError(
+                f"The network returns a single column, but link='{self.link}' needs one column "
+                "for each class. Pass link='binary_logit' if it is the logit of the second class."
+            )
+        if self.link == "probabilities" and not _sums_to_one(scores):
+            raise InvalidOutputError(
+                "The network's outputs are not probabilities (not between 0 and 1, or not summing "
+                "to 1), which link='probabilities' means; in skorch the default NLLLoss means it, "
+                "too. Pass link='logits' for unnormalised scores (in skorch with "
+                "criterion=nn.CrossEntropyLoss), or link='log_probabilities' behind a log-softmax."
+            )
+        if self.link == "log_probabilities" and not _sums_to_one(scores.exp()):
+            raise InvalidOutputError(
+                "The network's outputs are not log-probabilities (their exponentials do not sum "
+                "to 1), which link='log_probabilities' means. Pass link='logits' for unnormalised "
+                "scores, or link='probabilities' behind a softmax."
+            )
+
+    def n_outputs(self, output: Output) -> int:
+        """Return the number of classes the network knows."""
+        return max(as_columns(output).shape[-1], 2)
+
+
+@dataclass(frozen=True)
+class GaussianLikelihood:
+    """Means and variances out of a network's output.
+
+    Parameters
+    ----------
+    link : {"mean", "mean_variance", "mean_log_variance"}
+        What the network returns. Two parts are a tuple, or the two halves of the columns.
+    noise_variance : Tensor of shape (n_outputs,), default=None
+        Variance around the mean, for networks that return the mean only.
+    """
+
+    link: str
+    noise_variance: Tensor | None = None
+    kind: ClassVar = Gaussian
+
+    def prediction(self, output: Output) -> Gaussian:
+        """Return means and variances of shape (..., n_outputs)."""
+        if self.link == "mean":
+            mean = as_columns(output)
+            noise = self.noise_variance
+            variance = torch.ones_like(mean) if noise is None else noise.to(mean).expand_as(mean)
+            return Gaussian(mean, variance)
+        mean, variance = _two_parts(output)
+        return Gaussian(mean, variance.exp() if self.link == "mean_log_variance" else variance)
+
+    def fisher(self, scores: Tensor) -> Tensor:
+        """Return the expected second derivative of the loss of each row by its scores.
+
+        Parameters
+        ----------
+        scores : Tensor of shape (n_rows, n_scores)
+            Means, followed by logarithms of variances if the network returns variances.
+
+        Returns
+        -------
+        Tensor of shape (n_rows, n_scores, n_scores)
+            The Fisher information of the scores.
+        """
+        return torch.diag_embed(self.fisher_diagonal(scores))
+
+    def total_fisher(self, scores: Tensor, weight: Tensor | None = None) -> Tensor:
+        """Return the weighted sum over rows of `fisher`, without a matrix for each of them."""
+        return torch.diag(_weighted(self.fisher_diagonal(scores), weight).sum(dim=0))
+
+    def fisher_diagonal(self, scores: Tensor) -> Tensor:
+        """Return the diagonals of `fisher`, (n_rows, n_scores)."""
+        precision = 1 / self.prediction(scores).variance
+        if self.link != "mean":
+            precision = torch.cat([precision, torch.full_like(precision, 0.5)], dim=-1)
+        return precision
+
+    def negative_log_likelihood(self, prediction: Gaussian, target: Tensor) -> Tensor:
+        """Return the loss of each row, (..., n_rows), for targets (n_rows, n_outputs)."""
+        squares = (prediction.mean - target) ** 2 / prediction.variance
+        return 0.5 * (squares + (2 * math.pi * prediction.variance).log()).sum(dim=-1)
+
+    def check(self, output: Output) -> None:
+        """Refuse output that the link cannot be applied to.
+
+        Parameters
+        ----------
+        output : Tensor or tuple
+            What the network returned for some training rows.
+        """
+        if self.link == "mean":
+            if isinstance(output, (tuple, list)) and len(output) > 1:
+                raise InvalidOutputError(
+                    f"The network returns {len(output)} outputs, but link='mean' means one. Pass "
+                    "link='mean_variance' or 'mean_log_variance' if they are mean and variance."
+                )
+            _checked_columns(output)
+            return
+        for part in output[:2] if isinstance(output, (tuple, list)) else (output,):
+            _checked_columns(part)
+        mean, variance = _two_parts(output)
+        if mean.shape != variance.shape:
+            raise InvalidOutputError(
+                f"The network returns means of shape {tuple(mean.shape)} and variances of shape "
+                f"{tuple(variance.shape)}; they must have the same shape."
+            )
+        if self.link == "mean_variance" and bool((variance <= 0).any()):
+            raise InvalidOutputError(
+                "The network returns variances that are not positive. Put a softplus or an "
+                "exponential behind them, or pass link='mean_log_variance' if it returns their "
+                "logarithms."
+            )
+
+    def n_outputs(self, output: Output) -> int:
+        """Return the number of real values the network predicts."""
+        mean = output if self.link == "mean" else _two_parts(output)[0]
+        return as_columns(mean).shape[-1]
+
+
+Likelihood = CategoricalLikelihood | GaussianLikelihood
+
+
+def as_columns(output: Output) -> Tensor:
+    """Return the network's (first) output as a matrix with a row for each sample."""
+    first = output[0] if isinstance(output, (tuple, list)) else output
+    return first.unsqueeze(-1) if first.ndim == 1 else first
+
+
+def _weighted(values: Tensor, weight: Tensor | None) -> Tensor:
+    return values if weight is None else values * weight[:, None]
+
+
+def _two_parts(output: Output) -> tuple[Tensor, Tensor]:
+    if isinstance(output, (tuple, list)):
+        if len(output) < 2:
+            raise InvalidOutputError(
+                "The network returns one output where mean and variance are due."
+            )
+        return as_columns(output[0]), as_columns(output[1])
+    columns = as_columns(output)
+    if columns.shape[-1] % 2:
+        raise InvalidOutputError(
+            f"The network returns {columns.shape[-1]} columns, which cannot be halved into means "
+            "and variances. Return a tuple (mean, variance), or pass link='mean'."
+        )
+    mean, variance = columns.chunk(2, dim=-1)
+    return mean, variance
+
+
+def _checked_columns(output: Output) -> Tensor:
+    first = output[0] if isinstance(output, (tuple, list)) else output
+    if not isinstance(first, Tensor):
+        raise InvalidOutputError(
+            f"The network returns a {type(first).__name__}; it must return a tensor (or a tuple "
+            "that begins with one). Wrap it in a module whose forward picks the tensor."
+        )
+    if first.ndim not in (1, 2):
+        raise InvalidOutputError(
+            f"The network returns a tensor of shape {tuple(first.shape)}; it must be "
+            "(n_samples, n_outputs). Flatten or pool the further axes in the network."
+        )
+    if not first.is_floating_point():
+        raise InvalidOutputError(
+            f"The network returns {first.dtype}; it must return floating point scores, not labels."
+        )
+    if not bool(torch.isfinite(first).all()):
+        raise InvalidOutputError(
+            "The network returns NaN or infinite values for rows of the training data. Check its "
+            "weights (did the training diverge?) and whether X is scaled as it was for training."
+        )
+    return as_columns(first)
+
+
+def _sums_to_one(proba: Tensor) -> bool:
+    in_range = bool(((proba >= 0) & (proba <= 1 + _NORMALISATION_TOLERANCE)).all())
+    if proba.shape[-1] == 1:
+        return in_range
+    return in_range and bool(((proba.sum(dim=-1) - 1).abs() < _NORMALISATION_TOLERANCE).all())
+
+
+def infer_link(output: Output, task: str) -> str:
+    """Tell from a network's output what it is, where nothing else says it.
+
+    Parameters
+    ----------
+    output : Tensor or tuple
+        What the network returned for some rows.
+    task : {"classifier", "regressor"}
+        What the network is used as.
+
+    Returns
+    -------
+    str
+        The link.
+    """
+    if task == "regressor":
+        parts = len(output) if isinstance(output, (tuple, list)) else 1
+        return "mean_variance" if parts > 1 else "mean"
+    scores = _checked_columns(output)
+    if scores.shape[-1] > 1 and _sums_to_one(scores):
+        return "probabilities"
+    if scores.shape[-1] > 1 and _sums_to_one(scores.exp()):
+        return "log_probabilities"
+    raise InvalidOutputError(
+        "The net's loss does not tell what its module returns. Pass link=, one of "
+        f"{CLASSIFIER_LINKS}."
+    )

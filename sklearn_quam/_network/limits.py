@@ -1,0 +1,158 @@
+"""What the machine allows, and what has to hold while the package computes."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_BINARY_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_DEFAULT_SHARE = 0.25
+# Where the system does not tell what is free.
+_FALLBACK = 10**9
+# Results of one pass that are larger than this leave the caches of a CPU.
+_MAX_BYTES_ON_CPU = 2**26
+# Rows of one forward pass, so that its inputs take a few megabytes whatever their shape.
+_MAX_ROWS = 4096
+_MAX_ELEMENTS = 2**22
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What may be used at once.
+
+    Parameters
+    ----------
+    memory : int
+        Bytes, which all workers share.
+    device : torch.device
+        Whose memory is meant.
+    n_workers : int, default=1
+        Workers that run at the same time.
+    at_once : int, default=sys.maxsize
+        Models that may run together, where more of them have run out of memory before.
+    """
+
+    memory: int
+    device: torch.device
+    n_workers: int = 1
+    at_once: int = sys.maxsize
+
+    def number_that_fits(self, bytes_each: int) -> int:
+        """Return how many things of a size fit, and are still worth running together."""
+        memory = self.memory
+        if self.device.type == "cpu":
+            memory = min(memory, _MAX_BYTES_ON_CPU)
+        return max(1, memory // max(1, bytes_each))
+
+
+def memory_in_bytes(limit: int | float | str | None, device: torch.device) -> int:
+    """Return a memory limit in bytes.
+
+    Parameters
+    ----------
+    limit : int, float, str or None
+        Bytes, or a text such as "1GB" or "512MiB"; None takes a quarter of what is free.
+    device : torch.device
+        Whose memory is meant.
+
+    Returns
+    -------
+    int
+        Bytes.
+    """
+    if limit is None:
+        return int(_DEFAULT_SHARE * _free_bytes(device))
+    if not isinstance(limit, str):
+        value = float(limit)
+    else:
+        match = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*(?:([KMGT])(i?))?B?\s*", limit, re.IGNORECASE)
+        if match is None:
+            raise ValueError(
+                f"memory_limit={limit!r} is not understood: pass bytes or a text such as '1GB'."
+            )
+        number, unit, binary = match.groups()
+        units = _BINARY_UNITS if binary else _UNITS
+        value = float(number) * units[(unit or "").upper()]
+    if not 1 <= value < math.inf:
+        raise ValueError(f"memory_limit={limit!r} must be positive and finite, at least one byte.")
+    return int(value)
+
+
+def _free_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return 4 * _FALLBACK
+
+
+def slices(n_rows: int, size: int) -> Iterator[slice]:
+    """Yield consecutive parts of some rows, or of anything that is numbered.
+
+    Parameters
+    ----------
+    n_rows : int
+        How many there are.
+    size : int
+        How many a part has at most.
+
+    Yields
+    ------
+    slice
+        The next part.
+    """
+    for start in range(0, n_rows, size):
+        yield slice(start, start + size)
+
+
+def rows_at_once(inputs: Tensor) -> int:
+    """Return how many rows of this kind fit one forward pass."""
+    return max(1, min(_MAX_ROWS, _MAX_ELEMENTS // max(1, inputs[:1].numel())))
+
+
+def batches(inputs: Tensor) -> Iterator[slice]:
+    """Yield slices of rows that fit one forward pass."""
+    yield from slices(len(inputs), rows_at_once(inputs))
+
+
+def accumulation_dtype(device: torch.device) -> torch.dtype:
+    """Return the widest floating point type that a device can add in."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+@contextmanager
+def gradients_allowed() -> Iterator[None]:
+    """Work as usual where the caller has switched gradients off: searches need them."""
+    with torch.inference_mode(False), torch.enable_grad():
+        yield
+
+
+@contextmanager
+def computing() -> Iterator[None]:
+    """Allow gradients, and take numbers for zero that are too small for normal ones.
+
+    Gradients of rows that a network is sure about are that small, and processors take up to a
+    hundred times longer for them.
+    """
+    was_flushing = _flushes()
+    torch.set_flush_denormal(True)
+    try:
+        with gradients_allowed():
+            yield
+    finally:
+        torch.set_flush_denormal(was_flushing)
+
+
+def _flushes() -> bool:
+    """Tell whether this thread takes such numbers for zero: torch does not say."""
+    return not bool(torch.full((1,), 1e-30) * 1e-10)

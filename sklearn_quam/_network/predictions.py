@@ -1,0 +1,201 @@
+"""What models predict for rows: probabilities of classes, or means and variances.
+
+Both kinds hold tensors whose last axis are the classes or outputs. The axes before it are whatever
+is predicted for: rows, models and rows, searches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class Prediction:
+    """What both kinds of predictions can do."""
+
+    @property
+    def parts(self) -> tuple[Tensor, ...]:
+        """The tensors, in the order of the constructor."""
+        return tuple(getattr(self, part.name) for part in fields(self))  # type: ignore[arg-type]
+
+    def map(self, function: Callable[..., Tensor], *others: Self) -> Self:
+        """Return a prediction made by a function of each tensor, and of those of others.
+
+        Parameters
+        ----------
+        function : callable
+            Takes as many tensors as there are predictions.
+        *others : Prediction
+            Predictions of the same kind.
+
+        Returns
+        -------
+        Prediction
+            Of the same kind.
+        """
+        every = zip(self.parts, *(other.parts for other in others), strict=True)
+        return type(self)(*(function(*parts) for parts in every))
+
+    def __getitem__(self, index: Any) -> Self:
+        """Return some of the rows (or models, ...); the last axis cannot be indexed."""
+        return self.map(lambda part: part[index])
+
+    def __len__(self) -> int:
+        return len(self.parts[0])
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors are."""
+        return self.parts[0].device
+
+    @property
+    def n_outputs(self) -> int:
+        """Number of classes or outputs."""
+        return self.parts[0].shape[-1]
+
+    def to(self, dtype: torch.dtype) -> Self:
+        """Return the same prediction in another floating point type."""
+        return self.map(lambda part: part.to(dtype))
+
+    def clone(self) -> Self:
+        """Return a copy."""
+        return self.map(torch.clone)
+
+    def repeat(self, times: int) -> Self:
+        """Return every row several times, side by side."""
+        return self.map(lambda part: part.repeat_interleave(times, dim=0))
+
+    def expand(self, times: int) -> Self:
+        """Return the prediction with one more axis in front, in memory of its own."""
+        return self.map(lambda part: part.expand(times, *part.shape).clone())
+
+    def unflatten(self, axis: int, sizes: tuple[int, ...]) -> Self:
+        """Return the prediction with an axis split into several."""
+        return self.map(lambda part: part.unflatten(axis, sizes))
+
+    def replaced(self, index: Tensor, where: Tensor, new: Self) -> Self:
+        """Return a copy in which some rows are replaced.
+
+        Parameters
+        ----------
+        index : Tensor of shape (n_new,)
+            Numbers of the rows that may be replaced.
+        where : Tensor of shape (n_new,), dtype bool
+            Which of them are.
+        new : Prediction
+            What replaces them, n_new rows.
+
+        Returns
+        -------
+        Prediction
+            The copy.
+        """
+        return self.map(lambda old, part: replace_rows(old, index, where, part), new)
+
+    def is_finite(self) -> Tensor:
+        """Tell which predictions are finite in all their parts."""
+        fine = torch.stack([torch.isfinite(part).all(dim=-1) for part in self.parts])
+        return fine.all(dim=0)
+
+    @classmethod
+    def cat(cls, predictions: Sequence[Self], dim: int = 0) -> Self:
+        """Return predictions one after the other."""
+        parts = zip(*(prediction.parts for prediction in predictions), strict=True)
+        return cls(*(torch.cat(tensors, dim=dim) for tensors in parts))
+
+    @classmethod
+    def stack(cls, predictions: Sequence[Self]) -> Self:
+        """Return predictions along one more axis in front."""
+        parts = zip(*(prediction.parts for prediction in predictions), strict=True)
+        return cls(*(torch.stack(tensors) for tensors in parts))
+
+    def expected(self) -> Tensor:
+        """Return what is expected to come true: probabilities of classes, or means."""
+        raise NotImplementedError
+
+    def entropy(self) -> Tensor:
+        """Return the entropy in nats, over the last axis."""
+        raise NotImplementedError
+
+    def kl(self, other: Self) -> Tensor:
+        """Return KL(self || other) in nats, over the last axis."""
+        raise NotImplementedError
+
+    def to_array(self) -> np.ndarray:
+        """Return probabilities or means as float64, on the host."""
+        return self.expected().cpu().double().numpy()
+
+
+@dataclass(frozen=True, eq=False)
+class Categorical(Prediction):
+    """Probabilities of classes.
+
+    Parameters
+    ----------
+    log_proba : Tensor of shape (..., n_classes)
+        Logarithms of the probabilities.
+    """
+
+    log_proba: Tensor
+
+    def expected(self) -> Tensor:
+        """Return probabilities."""
+        return self.log_proba.exp()
+
+    def entropy(self) -> Tensor:
+        """Return the entropy in nats; probabilities of zero count for nothing."""
+        proba = self.log_proba.exp()
+        return -torch.where(proba == 0, 0.0, proba * self.log_proba).sum(dim=-1)
+
+    def kl(self, other: Categorical) -> Tensor:
+        """Return KL(self || other) in nats."""
+        proba = self.log_proba.exp()
+        terms = torch.where(proba == 0, 0.0, proba * (self.log_proba - other.log_proba))
+        return terms.sum(dim=-1).clamp(min=0)
+
+    def to_array(self) -> np.ndarray:
+        """Return probabilities that sum to one in float64, too."""
+        return torch.softmax(self.log_proba.cpu().double(), dim=-1).numpy()
+
+
+@dataclass(frozen=True, eq=False)
+class Gaussian(Prediction):
+    """Independent Gaussians, one for each output.
+
+    Parameters
+    ----------
+    mean : Tensor of shape (..., n_outputs)
+        Means.
+    variance : Tensor of shape (..., n_outputs)
+        Variances.
+    """
+
+    mean: Tensor
+    variance: Tensor
+
+    def expected(self) -> Tensor:
+        """Return means."""
+        return self.mean
+
+    def entropy(self) -> Tensor:
+        """Return the differential entropy, summed over the outputs."""
+        return 0.5 * (2 * math.pi * math.e * self.variance).log().sum(dim=-1)
+
+    def kl(self, other: Gaussian) -> Tensor:
+        """Return KL(self || other), summed over the outputs."""
+        ratio = self.variance / other.variance
+        shift = (self.mean - other.mean) ** 2 / other.variance
+        excess = (ratio - 1) - ratio.log()
+        return 0.5 * (excess + shift).sum(dim=-1).clamp(min=0)
+
+
+def replace_rows(old: Tensor, index: Tensor, where: Tensor, new: Tensor) -> Tensor:
+    """Return a copy of a tensor in which some rows, given by their numbers, are replaced."""
+    mask = where.reshape(-1, *[1] * (new.ndim - 1))
+    return old.index_copy(0, index, torch.where(mask, new.to(old), old[index]))

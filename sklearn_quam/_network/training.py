@@ -1,0 +1,221 @@
+"""Networks that are not fitted yet: trained as their own estimators train them."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import clone
+from sklearn.frozen import FrozenEstimator
+from sklearn.neural_network import MLPClassifier, MLPRegressor
+from sklearn.pipeline import Pipeline
+from sklearn.utils.validation import has_fit_parameter
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from .adapters import check_kind, column_of_label, floating_dtype, is_skorch, split_pipeline
+
+# torch's random state belongs to all threads: of those that seed it, one trains at a time.
+_SEEDED = threading.RLock()
+
+
+def default_network(task: str) -> Any:
+    """Return the small network that is trained where the user passes none.
+
+    Parameters
+    ----------
+    task : {"classifier", "regressor"}
+        What it is for.
+
+    Returns
+    -------
+    estimator
+        An unfitted scikit-learn network.
+    """
+    kind = MLPClassifier if task == "classifier" else MLPRegressor
+    return kind(hidden_layer_sizes=(64, 64), solver="lbfgs", max_iter=500)
+
+
+def untrained(estimator: Any) -> Any:
+    """Return an unfitted clone, also of a frozen estimator.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Anything a user may pass, fitted or not, that knows how to train its network.
+
+    Returns
+    -------
+    estimator
+        The clone.
+    """
+    if isinstance(estimator, FrozenEstimator):
+        return untrained(estimator.estimator)
+    if isinstance(estimator, Pipeline):
+        last = untrained(estimator[-1])
+        duplicate = clone(estimator)
+        duplicate.steps[-1] = (estimator.steps[-1][0], last)
+        return duplicate
+    if isinstance(estimator, nn.Module):
+        raise TypeError(
+            "A torch module does not say how it is trained, so that no further networks can be "
+            "trained like it. Pass them as estimators=[...], or wrap the module in skorch."
+        )
+    return clone(estimator)
+
+
+def sample_weight_argument(estimator: Any) -> str:
+    """Return what ``sample_weight`` is called in the ``fit`` of an estimator or pipeline.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Anything a user may pass that is to be trained.
+
+    Returns
+    -------
+    str
+        The name, with the names of a pipeline's last steps in front.
+    """
+    final = split_pipeline(estimator)[1]
+    if not has_fit_parameter(final, "sample_weight"):
+        raise ValueError(
+            f"{type(final).__name__}.fit takes no sample_weight. Train it yourself and pass it "
+            "fitted; the weights then count in the loss on the training data only."
+        )
+    prefix, step = "", estimator
+    while isinstance(step, Pipeline):
+        prefix, step = f"{prefix}{step.steps[-1][0]}__", step[-1]
+    return f"{prefix}sample_weight"
+
+
+def train(
+    estimator: Any,
+    X: Any,
+    y: np.ndarray,
+    *,
+    task: str,
+    seed: int | None,
+    fit_params: dict,
+    anew: bool = False,
+) -> tuple[Any, np.ndarray | None]:
+    """Return a fitted clone of an estimator.
+
+    Parameters
+    ----------
+    estimator : estimator
+        A skorch net, a scikit-learn network or a pipeline that ends in one.
+    X : array-like
+        Training data.
+    y : ndarray
+        Labels or real targets as the user gave them.
+    task : {"classifier", "regressor"}
+        What the network is to be used as.
+    seed : int or None
+        Seeds the estimator where it leaves its own random state open.
+    fit_params : dict
+        Further arguments of the estimator's ``fit``.
+    anew : bool, default=False
+        Whether the seed replaces the estimator's own random state, too, and the weights of a
+        module that was passed to skorch ready-made are drawn again.
+
+    Returns
+    -------
+    estimator : estimator
+        The fitted clone.
+    classes : ndarray or None
+        Labels of the columns, if they were turned into column indices for the training.
+    """
+    transformers, final = split_pipeline(estimator)
+    check_kind(final, task)
+    if isinstance(final, nn.Module):
+        fitted = clone(transformers).fit(X, y, **fit_params)
+        return Pipeline([*fitted.steps, ("network", final)]), None
+    estimator = clone(estimator)
+    if seed is not None:
+        names = [key for key in estimator.get_params() if key.split("__")[-1] == "random_state"]
+        unset = [key for key in names if anew or estimator.get_params()[key] is None]
+        estimator.set_params(**dict.fromkeys(unset, seed))
+    if not is_skorch(final):
+        return estimator.fit(X, y, **fit_params), None
+    with _SEEDED:
+        X, target, classes = _skorch_data(final, X, y, task, probe=transformers is None)
+        with torch.random.fork_rng(enabled=seed is not None):
+            if seed is not None:
+                torch.manual_seed(seed)
+            if anew:
+                _draw_weights(split_pipeline(estimator)[1].module)
+            return estimator.fit(X, target, **fit_params), classes
+
+
+def _draw_weights(module: Any) -> None:
+    """Initialise a module again; a class is initialised by skorch itself."""
+    if not isinstance(module, nn.Module):
+        return
+    # Parts first: what contains them may initialise them in a way of its own.
+    for part in reversed(list(module.modules())):
+        reset = getattr(part, "reset_parameters", getattr(part, "_reset_parameters", None))
+        if reset is None:
+            continue
+        # A weight that is computed from others (weight normalisation) is drawn, then set.
+        computed = getattr(part, "parametrizations", {})
+        with parametrize.cached():
+            drawn = {name: getattr(part, name) for name in computed}
+            reset()
+        for name, value in drawn.items():
+            setattr(part, name, value.detach())
+
+
+def _skorch_data(
+    net: Any, X: Any, y: np.ndarray, task: str, *, probe: bool
+) -> tuple[Any, np.ndarray, np.ndarray | None]:
+    """Return data and targets in the types and shapes that a net is trained on."""
+    import skorch
+
+    with torch.random.fork_rng():
+        module = clone(net).initialize().module_
+    precision = np.float64 if floating_dtype(module) == torch.float64 else np.float32
+    X = _in_precision(X, precision)
+    output = _try_rows(module, X[:2]) if probe else None
+    if task == "regressor":
+        flat = output is not None and output.ndim == 1
+        return X, y.reshape(-1 if flat else (len(y), -1)).astype(precision), None
+    labels = np.unique(y)
+    known = getattr(net, "classes", None)
+    if known is not None and len(known):
+        classes = np.asarray(known)
+        if not np.isin(labels, classes).all():
+            raise ValueError(f"y has labels that are not among the net's classes {list(known)}.")
+    elif (
+        output is not None
+        and output.ndim == 2
+        and labels.dtype.kind in "iu"
+        and np.isin(labels, np.arange(output.shape[1])).all()
+    ):
+        classes = np.arange(output.shape[1])
+    else:
+        classes = labels
+    binary = isinstance(net, skorch.NeuralNetBinaryClassifier)
+    columns = column_of_label(classes, y)
+    return X, columns.astype(np.float32 if binary else np.int64), classes
+
+
+def _in_precision(X: Any, dtype: type) -> Any:
+    """Return a copy whose floating point columns are of the network's precision."""
+    if hasattr(X, "dtypes"):
+        return X.astype({name: dtype for name, kind in X.dtypes.items() if kind == np.float64})
+    if isinstance(X, np.ndarray) and X.dtype.kind == "f":
+        return X.astype(dtype)
+    return X
+
+
+def _try_rows(module: nn.Module, rows: Any) -> Tensor | None:
+    """Return the output for some rows, or None where the module does not take them so."""
+    try:
+        with torch.no_grad():
+            output = module.eval()(torch.tensor(rows).to(next(module.parameters()).device))
+    except Exception:
+        return None
+    return output if isinstance(output, Tensor) else None

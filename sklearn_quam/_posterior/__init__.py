@@ -1,0 +1,1 @@
+"""What models say about rows: accumulated, measured, and handed out chunk by chunk."""

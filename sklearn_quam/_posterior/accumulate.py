@@ -1,0 +1,295 @@
+"""What weighted samples of models say about some rows, as running sums.
+
+The *given* setting asks how far other plausible models disagree with the given one, the
+*expected* setting how far they disagree with their own average. Both split a total into an
+aleatoric and an epistemic part:
+
+=============  ================  ==========================  =================
+setting        aleatoric         epistemic                   total
+=============  ================  ==========================  =================
+``given``      H(p_w)            E[KL(p_w || p_w')]          E[CE(p_w, p_w')]
+``expected``   E[H(p_w')]        E[KL(p_w' || p_mean)]       H(p_mean)
+=============  ================  ==========================  =================
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .._network.limits import accumulation_dtype
+from .._network.predictions import Categorical, Gaussian, Prediction
+from .estimate import WeightedMean
+from .measures import gaussian_mixture_entropy, merge_components
+from .results import Uncertainty
+
+# Second moments of more features than this would take more memory than they are worth.
+_MAX_FEATURES = 65
+# What a difference of two entropies may be off by, in units of the last place.
+_ROUNDING = 8
+
+
+class _Posterior:
+    """Weighted samples of models for some rows, as running sums.
+
+    The distance of a sample from the average prediction, whose mean is the epistemic uncertainty
+    of the expected setting, is linear in some features of the sample. Their second moments give
+    its standard error, whatever order the samples come in; they are left out where there are many.
+    """
+
+    def __init__(self, n_rows: int, n_features: int, device: torch.device) -> None:
+        self._means = WeightedMean(n_rows, device)
+        self._has_features = n_features <= _MAX_FEATURES
+
+    def standard_error(self, setting: str) -> np.ndarray:
+        """Return the standard error of the epistemic uncertainty."""
+        if setting == "given":
+            return _to_numpy(self._means.standard_error("divergence"))
+        if not self._has_features:
+            return np.full(len(self.effective_sample_size()), np.nan)
+        return _to_numpy(self._means.standard_error("features", self._spread_coefficients()))
+
+    def _spread_coefficients(self) -> Tensor:
+        """Return how the distance from the average prediction depends on the features."""
+        raise NotImplementedError
+
+    def effective_sample_size(self) -> np.ndarray:
+        """Return how many equally weighted samples the weighted ones are worth."""
+        return _to_numpy(self._means.effective_sample_size())
+
+
+class CategoricalPosterior(_Posterior):
+    """What weighted samples of models say about the classes of some rows.
+
+    Parameters
+    ----------
+    original : Categorical
+        What the given model predicts for the rows.
+    """
+
+    def __init__(self, original: Categorical) -> None:
+        self._original = _normalised(original)
+        self._averages: list[Tensor] = []
+        super().__init__(len(original), 1 + original.n_outputs, original.device)
+
+    def add_average(self, average: Categorical) -> None:
+        """Take the average prediction in closed form instead of from the samples.
+
+        Parameters
+        ----------
+        average : Categorical
+            Average prediction for the rows; several averages are averaged.
+        """
+        self._averages.append(_normalised(average).log_proba)
+
+    def update(self, prediction: Categorical, log_weights: Tensor | None = None) -> None:
+        """Add sampled models.
+
+        Parameters
+        ----------
+        prediction : Categorical
+            What the sampled models predict, (n_models, n_rows).
+        log_weights : Tensor of shape (n_models, n_rows), default=None
+            Logarithms of their unnormalised weights; None weighs them all alike.
+        """
+        prediction = _normalised(prediction)
+        self._means.add_weights(_or_equal(log_weights, prediction))
+        entropy, proba = prediction.entropy(), prediction.expected()
+        self._means.add("entropy", entropy)
+        self._means.add("proba", proba)
+        self._means.add("divergence", self._original.kl(prediction), error=True)
+        if self._has_features:
+            self._means.add("features", torch.cat([entropy[..., None], proba], -1), error=True)
+
+    def _spread_coefficients(self) -> Tensor:
+        # KL(p || mean) is minus the entropy of p, minus the sum of p log mean.
+        mean = self._means.mean("proba").nan_to_num(1.0)
+        log_mean = mean.clamp(min=torch.finfo(mean.dtype).tiny).log()
+        return torch.cat([-torch.ones_like(log_mean[:, :1]), -log_mean], dim=-1)
+
+    def prediction(self, setting: str) -> Categorical:
+        """Return the setting's prediction for the rows."""
+        if setting == "given":
+            return self._original
+        if self._averages:
+            averages = torch.stack(self._averages)
+            return Categorical(torch.logsumexp(averages, dim=0) - math.log(len(averages)))
+        return Categorical(self._means.mean("proba").log())
+
+    def variance(self, setting: str) -> np.ndarray:  # noqa: ARG002
+        """Return an array without columns: classes have no variance."""
+        return np.empty((len(self._original), 0))
+
+    def uncertainty(self, setting: str) -> Uncertainty:
+        """Return the measures of a setting."""
+        if setting == "given":
+            aleatoric = self._original.entropy()
+            return _additive(aleatoric, self._means.mean("divergence"))
+        aleatoric = self._means.mean("entropy")
+        epistemic = self.prediction("expected").entropy() - aleatoric
+        # Where all models agree, rounding alone would rank rows.
+        noise = _ROUNDING * torch.finfo(epistemic.dtype).eps * (1 + aleatoric)
+        return _additive(aleatoric, torch.where(epistemic < noise, 0.0, epistemic))
+
+
+class GaussianPosterior(_Posterior):
+    """What weighted samples of models say about the real-valued outputs of some rows.
+
+    Several outputs are treated as independent: entropies and variances are summed over them.
+
+    Parameters
+    ----------
+    original : Gaussian
+        What the given model predicts for the rows.
+    measure : {"entropy", "variance"}
+        Measures in nats, or the split of the variance in squared units of the target.
+    """
+
+    def __init__(self, original: Gaussian, measure: str = "entropy") -> None:
+        self._original = original.to(accumulation_dtype(original.device))
+        self._measure = measure
+        super().__init__(len(original), 4 * original.n_outputs, original.device)
+        self._components: tuple[Tensor, Tensor, Tensor] | None = None
+
+    def update(self, prediction: Gaussian, log_weights: Tensor | None = None) -> None:
+        """Add sampled models.
+
+        Parameters
+        ----------
+        prediction : Gaussian
+            What the sampled models predict, (n_models, n_rows).
+        log_weights : Tensor of shape (n_models, n_rows), default=None
+            Logarithms of their unnormalised weights; None weighs them all alike.
+        """
+        prediction = prediction.to(self._original.mean.dtype)
+        log_weights = _or_equal(log_weights, prediction)
+        # Means are kept as distances from the given one: their variance does not cancel.
+        shift = prediction.mean - self._original.mean
+        if self._measure == "variance":
+            divergence = (shift**2).sum(dim=-1)
+        else:
+            divergence = self._original.kl(prediction)
+        self._means.add_weights(log_weights)
+        self._means.add("entropy", prediction.entropy())
+        self._means.add("shift", shift)
+        self._means.add("squared_shift", shift**2)
+        self._means.add("variance", prediction.variance)
+        self._means.add("divergence", divergence, error=True)
+        if self._has_features:
+            variance = prediction.variance
+            features = torch.cat([variance.log(), variance, shift, shift**2], dim=-1)
+            self._means.add("features", features, error=True)
+        if self._measure == "entropy":
+            self._keep_components(prediction, log_weights)
+
+    def _spread_coefficients(self) -> Tensor:
+        shift = self._means.mean("shift")
+        zero, one = torch.zeros_like(shift), torch.ones_like(shift)
+        if self._measure == "variance":
+            return torch.cat([zero, zero, -2 * shift, one], dim=-1)
+        half_precision = 0.5 / self.prediction("expected").variance
+        return torch.cat(
+            [-0.5 * one, half_precision, -2 * half_precision * shift, half_precision], dim=-1
+        )
+
+    def _keep_components(self, prediction: Gaussian, log_weights: Tensor) -> None:
+        """Remember the mixture of predictions, a column for each row and output."""
+        n_outputs = prediction.mean.shape[-1]
+        left_out = (log_weights == -torch.inf)[..., None]
+        new = (
+            torch.where(left_out, self._original.mean, prediction.mean).flatten(1),
+            torch.where(left_out, self._original.variance, prediction.variance).flatten(1),
+            log_weights.to(prediction.mean.dtype).repeat_interleave(n_outputs, dim=1),
+        )
+        if self._components is not None:
+            mean, variance, weights = zip(self._components, new, strict=True)
+            new = (torch.cat(mean), torch.cat(variance), torch.cat(weights))
+        self._components = merge_components(*new)
+
+    def prediction(self, setting: str) -> Gaussian:
+        """Return the setting's prediction for the rows."""
+        if setting == "given":
+            return self._original
+        shift = self._means.mean("shift")
+        between = (self._means.mean("squared_shift") - shift**2).clamp(min=0)
+        return Gaussian(self._original.mean + shift, self._means.mean("variance") + between)
+
+    def variance(self, setting: str) -> np.ndarray:
+        """Return the total variance of each output, (n_rows, n_outputs)."""
+        variance = self.prediction(setting).variance
+        if setting == "given":
+            variance = variance + self._means.mean("squared_shift")
+        return _to_numpy(variance)
+
+    def uncertainty(self, setting: str) -> Uncertainty:
+        """Return the measures of a setting."""
+        if setting == "given":
+            if self._measure == "variance":
+                aleatoric = self._original.variance.sum(dim=-1)
+            else:
+                aleatoric = self._original.entropy()
+            return _additive(aleatoric, self._means.mean("divergence"))
+        if self._measure == "variance":
+            aleatoric = self._means.mean("variance")
+            total = self.prediction("expected").variance
+            return _additive(aleatoric.sum(dim=-1), (total - aleatoric).sum(dim=-1))
+        aleatoric = self._means.mean("entropy")
+        return _additive(aleatoric, self._mixture_entropy() - aleatoric)
+
+    def _mixture_entropy(self) -> Tensor:
+        assert self._components is not None
+        if len(self._components[0]) == 1:
+            return self._means.mean("entropy")
+        entropies = gaussian_mixture_entropy(*self._components)
+        return entropies.reshape(self._original.mean.shape).sum(dim=-1)
+
+
+Posterior = CategoricalPosterior | GaussianPosterior
+
+
+def make_posterior(original: Prediction, measure: str) -> Any:
+    """Return an accumulator of the kind that suits a prediction.
+
+    Parameters
+    ----------
+    original : Prediction
+        What the given model predicts for some rows.
+    measure : {"entropy", "variance"}
+        What uncertainties are measured as; classes have entropies only.
+
+    Returns
+    -------
+    CategoricalPosterior or GaussianPosterior
+        The accumulator, empty.
+    """
+    if isinstance(original, Gaussian):
+        return GaussianPosterior(original, measure)
+    assert isinstance(original, Categorical)
+    return CategoricalPosterior(original)
+
+
+def _normalised(prediction: Categorical) -> Categorical:
+    """Return probabilities in the accumulation type that sum to one there, too."""
+    wide = prediction.to(accumulation_dtype(prediction.device))
+    return wide.map(lambda part: torch.log_softmax(part, dim=-1))
+
+
+def _or_equal(log_weights: Tensor | None, samples: Prediction) -> Tensor:
+    if log_weights is not None:
+        return log_weights
+    first = samples.parts[0]
+    return first.new_zeros(first.shape[:2])
+
+
+def _to_numpy(values: Tensor) -> np.ndarray:
+    return values.cpu().to(torch.float64).numpy()
+
+
+def _additive(aleatoric: Tensor, epistemic: Tensor) -> Uncertainty:
+    """Return the parts and their sum; rounding must not make the epistemic part negative."""
+    aleatoric_, epistemic_ = _to_numpy(aleatoric), _to_numpy(epistemic.clamp(min=0))
+    return Uncertainty(aleatoric_, epistemic_, aleatoric_ + epistemic_)

@@ -1,0 +1,210 @@
+"""What users get: uncertainties of rows, and how they came about."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Uncertainty(NamedTuple):
+    """Aleatoric, epistemic and total uncertainty of each row.
+
+    Parameters
+    ----------
+    aleatoric : ndarray of shape (n_samples,)
+        Uncertainty of the outcome itself, which no better model removes. An entropy (in nats) of a
+        regressor may be negative; a variance (in squared units of the target) is not.
+    epistemic : ndarray of shape (n_samples,)
+        Uncertainty about the model: how far plausible models disagree. Never negative.
+    total : ndarray of shape (n_samples,)
+        Sum of the two.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn_quam import Uncertainty
+    >>> u = Uncertainty(np.array([0.5]), np.array([0.25]), np.array([0.75]))
+    >>> u.to_frame(index=["first"])
+           aleatoric  epistemic  total
+    first        0.5       0.25   0.75
+    """
+
+    aleatoric: np.ndarray
+    epistemic: np.ndarray
+    total: np.ndarray
+
+    def to_frame(self, index: Any = None) -> pd.DataFrame:
+        """Return the arrays as columns of a DataFrame.
+
+        Parameters
+        ----------
+        index : array-like of shape (n_samples,), default=None
+            Row labels, such as ``X.index``.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One column for each array.
+        """
+        import pandas as pd
+
+        return pd.DataFrame(self._asdict(), index=index)
+
+
+@dataclass(frozen=True, eq=False)
+class Diagnostics:
+    """How an uncertainty estimate came about, row by row: what every method can tell.
+
+    Parameters
+    ----------
+    standard_error : ndarray of shape (n_samples,)
+        Standard error of the epistemic uncertainty, from the spread of the sampled models; NaN in
+        the expected setting with more than 64 classes, or 16 outputs.
+    effective_sample_size : ndarray of shape (n_samples,)
+        How many equally weighted models the sampled ones are worth.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn_quam import ReferenceClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> est = ReferenceClassifier(random_state=0).fit(X, y)
+    >>> u, diagnostics = est.predict_uncertainty(X[:2], return_diagnostics=True)
+    >>> diagnostics.effective_sample_size
+    array([1., 1.])
+    """
+
+    standard_error: np.ndarray
+    effective_sample_size: np.ndarray
+
+    def to_frame(self, index: Any = None) -> pd.DataFrame:
+        """Return the arrays as columns of a DataFrame.
+
+        Parameters
+        ----------
+        index : array-like of shape (n_samples,), default=None
+            Row labels, such as ``X.index``.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One column for each array.
+        """
+        import pandas as pd
+
+        return pd.DataFrame(self._columns(), index=index)
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @classmethod
+    def _join(cls, parts: list[Self]) -> Self:
+        columns = zip(*(part._columns().values() for part in parts), strict=True)
+        return cls(*map(np.concatenate, columns))
+
+
+@dataclass(frozen=True, eq=False)
+class SearchDiagnostics(Diagnostics):
+    """How the estimate of an adversarial search (QUAM) came about, row by row.
+
+    Parameters
+    ----------
+    standard_error : ndarray of shape (n_samples,)
+        Standard error of the epistemic uncertainty, from the spread of the sampled models; NaN in
+        the expected setting with more than 64 classes, or 16 outputs.
+    effective_sample_size : ndarray of shape (n_samples,)
+        How many equally weighted models the sampled ones are worth.
+    rival : ndarray of shape (n_samples,), dtype object
+        What the cheapest model that disagrees says instead, of those that searches end with: a
+        class, or "up" or "down" if it is off by a standard deviation; None where there is none.
+    loss_increase : ndarray of shape (n_samples,)
+        What that model costs in mean loss on up to 1024 training rows; NaN where there is none.
+    feasible : ndarray of shape (n_samples,), dtype bool
+        Whether it costs no more than the allowed slack.
+    n_steps : ndarray of shape (n_samples,), dtype int
+        Search steps spent on the row, all targets together.
+    n_diverged : ndarray of shape (n_samples,), dtype int
+        Searches that ran into infinite or undefined numbers and were left out from then on.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn_quam import QUAMClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> est = QUAMClassifier(random_state=0).fit(X, y)
+    >>> u, diagnostics = est.predict_uncertainty(X[:2], return_diagnostics=True)
+    >>> diagnostics.n_diverged
+    array([0, 0])
+    """
+
+    rival: np.ndarray
+    loss_increase: np.ndarray
+    feasible: np.ndarray
+    n_steps: np.ndarray
+    n_diverged: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class ChainDiagnostics(Diagnostics):
+    """How the estimate of Markov chains (HMC) came about, row by row.
+
+    Parameters
+    ----------
+    standard_error : ndarray of shape (n_samples,)
+        Standard error of the epistemic uncertainty, from the spread of the sampled models; NaN in
+        the expected setting with more than 64 classes, or 16 outputs.
+    effective_sample_size : ndarray of shape (n_samples,)
+        How many equally weighted models the sampled ones are worth.
+    r_hat : ndarray of shape (n_samples,)
+        How much the chains disagree about the prediction (split R-hat, the largest of all
+        outputs): close to 1 once they have converged.
+
+    Examples
+    --------
+    >>> from sklearn.linear_model import LinearRegression
+    >>> from sklearn_quam import HMCRegressor
+    >>> X, y = [[0.0], [1.0], [2.0], [3.0]], [0.0, 1.2, 1.9, 3.1]
+    >>> est = HMCRegressor(LinearRegression().fit(X, y), random_state=0).fit(X, y)
+    >>> u, diagnostics = est.predict_uncertainty([[1.5]], return_diagnostics=True)
+    >>> bool(diagnostics.r_hat[0] < 1.1)
+    True
+    """
+
+    r_hat: np.ndarray
+
+
+class RowResults(NamedTuple):
+    """Everything that was found out about some rows.
+
+    Parameters
+    ----------
+    prediction : ndarray of shape (n_samples, n_outputs)
+        Probabilities, or means.
+    uncertainty : Uncertainty
+        The measures.
+    diagnostics : Diagnostics
+        How they came about.
+    variance : ndarray of shape (n_samples, n_outputs)
+        Total variance of each output of a regressor; a classifier has none, and no columns.
+    """
+
+    prediction: np.ndarray
+    uncertainty: Uncertainty
+    diagnostics: Diagnostics
+    variance: np.ndarray
+
+
+def join(parts: list[RowResults]) -> RowResults:
+    """Return the results of consecutive rows as one."""
+    prediction, uncertainty, diagnostics, variance = zip(*parts, strict=True)
+    return RowResults(
+        np.concatenate(prediction),
+        Uncertainty(*map(np.concatenate, zip(*uncertainty, strict=True))),
+        diagnostics[0]._join(diagnostics),
+        np.concatenate(variance),
+    )

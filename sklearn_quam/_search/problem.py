@@ -1,0 +1,114 @@
+"""What all searches have in common, whichever way they go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._network.free import Free, FreeNetwork
+from .._network.predictions import Prediction
+from .._network.reference import Rows, TrainingSet
+from .targets import Targets
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Find models that explain the training data but predict something else at a query row.
+
+    Parameters
+    ----------
+    network : FreeNetwork
+        The network as a function of what may change.
+    training : TrainingSet
+        What the models have to explain, at the cut of the network.
+    targets : Targets
+        What the searches are after.
+    slack : float
+        Largest loss increase of a feasible model.
+    evaluation : Tensor of shape (n_evaluation,)
+        Numbers of the training rows that the loss of a found model is measured on.
+    original_on_training : Prediction or None
+        What the given network predicts for the training rows, where the loss increase that it
+        expects itself is asked for.
+    """
+
+    network: FreeNetwork
+    training: TrainingSet
+    targets: Targets
+    slack: float
+    evaluation: Tensor
+    original_on_training: Prediction | None = None
+
+    def for_thread(self) -> Problem:
+        """Return one that may be worked on beside this one."""
+        return replace(self, network=self.network.for_thread())
+
+    def predict(self, free: Free, index: Tensor, query: Rows) -> tuple[Any, Any]:
+        """Return what models predict for training rows, and for the query row of each.
+
+        Parameters
+        ----------
+        free : dict of Tensor of shape (n_models, ...)
+            Free parameters.
+        index : Tensor of shape (n_rows,)
+            Numbers of the training rows.
+        query : tuple of Tensor of shape (n_models, ...)
+            Values at the cut of the query rows.
+
+        Returns
+        -------
+        tuple of Prediction
+            For (n_models, n_rows), and for (n_models,).
+        """
+        weights = self.network.free.weights(free)
+        rows = self.training.rows_at(index)
+        prediction = self.network.executor.predict(weights, rows, query)
+        return prediction[:, :-1], prediction[:, -1]
+
+    def losses(self, on_training: Any, index: Tensor) -> Tensor:
+        """Return the loss of predictions for training rows, (n_models, n_rows)."""
+        likelihood = self.network.executor.likelihood
+        return likelihood.negative_log_likelihood(on_training, self.training.target[index])
+
+    @torch.no_grad()
+    def expected_increase(self, on_training: Prediction, index: Tensor) -> Tensor | None:
+        """Return the loss increase to be expected if the given network is right, (n_models,).
+
+        That is the mean divergence from its predictions for the training rows. It has no part that
+        is linear in the change of the model, which makes the loss increase on a mini-batch noisy:
+        on all training rows that part vanishes at the optimum.
+        """
+        if self.original_on_training is None:
+            return None
+        divergence = self.original_on_training[index].kl(on_training)
+        return self.training.mean_loss(divergence, index)
+
+    @torch.no_grad()
+    def measure(self, free: Free, query: Rows, at_once: int) -> tuple[Any, Tensor]:
+        """Measure models on the fixed evaluation rows.
+
+        Parameters
+        ----------
+        free : dict of Tensor of shape (n_models, ...)
+            Free parameters of the models.
+        query : tuple of Tensor of shape (n_models, ...)
+            Values at the cut of the query row of each.
+        at_once : int
+            Training rows of one pass.
+
+        Returns
+        -------
+        at_query : Prediction
+            What they predict at their query rows.
+        loss_increase : Tensor of shape (n_models,)
+            Their mean loss on the evaluation rows minus the given network's.
+        """
+        total = self.training.losses.new_zeros(len(query[0]))
+        for index in self.evaluation.split(at_once):
+            on_training, at_query = self.predict(free, index, query)
+            change = self.losses(on_training, index) - self.training.losses[index]
+            total = total + self.training.mean_loss(change, index) * len(index)
+        return at_query, total / len(self.evaluation)

@@ -1,0 +1,312 @@
+"""Which models met by the searches count, and how much.
+
+A sample's weight is exp(-(loss increase) / temperature), where the increase is measured against the
+given network on the same data. A model that explains these data better than the given one counts
+no more than it: which rows a mini-batch happens to hold must not make a model count a lot.
+
+The given network counts as a sample, once for each target, because every search starts there. It
+anchors the weights: where all other models explain the training data badly, it alone remains, and
+the epistemic uncertainty is small instead of being an average over bad models.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from .._network.free import Free
+from .._network.limits import accumulation_dtype
+from .._network.predictions import Prediction, replace_rows
+from .._network.reference import Rows
+from .problem import Problem
+from .run import Candidates, Visit
+from .steps import Steps
+
+# "gaussian": models drawn around each best one, and their spread relative to the change found.
+_N_DRAWS = 8
+_SPREAD = 0.25
+# "profile": bins of the shift of a mean, in units of the given standard deviation.
+_N_BINS = 96
+_FINEST_SHIFT, _LARGEST_SHIFT = 0.01, 1e3
+_BIN_WIDTH = math.asinh(_LARGEST_SHIFT / _FINEST_SHIFT) / _N_BINS
+# Steps whose models are handed over together, which costs less than one by one.
+_HAND_OVER_EVERY = 8
+
+
+@dataclass
+class Sampler:
+    """Turns the models of a batch of searches into weighted samples.
+
+    Parameters
+    ----------
+    problem : Problem
+        What the searches have in common.
+    steps : Steps
+        How they move.
+    posterior : CategoricalPosterior or GaussianPosterior
+        Takes the samples.
+    query : tuple of Tensor of shape (n_searches, ...)
+        Values at the cut of the row of each search, the targets of a row side by side.
+    original : Prediction
+        What the given network predicts for it.
+    target : Tensor of shape (n_searches,)
+        What each search is after.
+    n_targets : int
+        Searches for each row.
+    temperature : float
+        Scale of loss increases.
+    """
+
+    # Whether it needs the loss increase that the given network expects itself.
+    needs_expected_increase: ClassVar[bool] = False
+    # Whether it can integrate over the shift of a mean only.
+    for_regression_only: ClassVar[bool] = False
+
+    problem: Problem
+    steps: Steps
+    posterior: Any
+    query: Rows
+    original: Prediction
+    target: Tensor
+    n_targets: int
+    temperature: float
+
+    def __post_init__(self) -> None:
+        n_searches, device = len(self.target), self.target.device
+        # The cheapest model that disagrees with the given one, of each search.
+        dtype = self.problem.training.losses.dtype
+        self.rival_increase = torch.full((n_searches,), torch.inf, dtype=dtype, device=device)
+        self.rival = self.original.clone()
+        self.n_steps = torch.zeros(n_searches, dtype=torch.long, device=device)
+        self.diverged = torch.zeros(n_searches, dtype=torch.bool, device=device)
+
+    def on_visit(self, visit: Visit) -> None:
+        """Take the models of a step."""
+        self.n_steps, self.diverged = visit.steps, ~visit.alive
+
+    def on_candidates(self, candidates: Candidates) -> None:
+        """Measure the models of searches that end."""
+        if bool(candidates.ending.any()):
+            self._measure(*candidates.pick(candidates.ending))
+
+    def finish(self) -> None:
+        """Hand over what could not be handed over before."""
+
+    def _measure(self, number: Tensor, free: Free, query: Rows) -> tuple[Prediction, Tensor]:
+        prediction, increase = self.problem.measure(free, query, self.steps.rows_at_once)
+        targets: Any = self.problem.targets
+        disagrees = targets.disagrees(self.original[number], prediction)
+        cheaper = disagrees & (increase < self.rival_increase[number])
+        self.rival_increase[number] = torch.where(cheaper, increase, self.rival_increase[number])
+        self.rival = self.rival.replaced(number, cheaper, prediction)
+        return prediction, increase
+
+    def _hand_over(
+        self, prediction: Prediction, increase: Tensor, counts: Tensor, share: Tensor | None = None
+    ) -> None:
+        """Give models (..., n_searches) to the accumulator; each may stand for a share of many."""
+        # In the type of the sums: a small temperature may be none in single precision.
+        increase = increase.clamp(min=0).to(accumulation_dtype(increase.device))
+        log_weights = torch.where(counts, -increase / self.temperature, -torch.inf)
+        if share is not None:
+            log_weights = log_weights + share.to(log_weights).log()
+        n_axes = log_weights.ndim
+        self.posterior.update(
+            prediction.map(lambda part: self._models_first(part, n_axes)),
+            self._models_first(log_weights, n_axes),
+        )
+
+    def _models_first(self, part: Tensor, n_axes: int) -> Tensor:
+        """Turn (..., n_rows * n_targets, n_outputs) into (n_models, n_rows, n_outputs)."""
+        split = part.unflatten(n_axes - 1, (-1, self.n_targets))
+        return split.transpose(n_axes - 1, n_axes).flatten(0, n_axes - 1)
+
+
+class TrajectorySampler(Sampler):
+    """Every model met on the way is a sample."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._waiting: list[Visit] = []
+
+    def on_visit(self, visit: Visit) -> None:
+        """Take the models of a step; they are handed over a few steps at a time."""
+        super().on_visit(visit)
+        self._waiting.append(visit)
+        if len(self._waiting) == _HAND_OVER_EVERY:
+            self.finish()
+
+    def finish(self) -> None:
+        """Hand over the models that wait."""
+        if self._waiting:
+            self._hand_over(
+                self.original.stack([v.prediction for v in self._waiting]),
+                torch.stack([v.loss_increase for v in self._waiting]),
+                torch.stack([v.alive for v in self._waiting]),
+            )
+        self._waiting = []
+
+
+class BestSampler(Sampler):
+    """Of each search, the most divergent feasible model is a sample."""
+
+    keeps_models = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.best = self.original.clone()
+        self.best_increase = torch.zeros_like(self.rival_increase)
+        self.best_divergence = torch.zeros_like(self.rival_increase)
+        self.found = torch.zeros_like(self.diverged)
+        self.models: Free = {}
+        if self.keeps_models:
+            self.models = {
+                name: start.expand(len(self.found), *start.shape).clone()
+                for name, start in self.problem.network.free.start.items()
+            }
+
+    def on_candidates(self, candidates: Candidates) -> None:
+        """Measure all models."""
+        if not bool(candidates.running.any()):
+            return
+        number, free, query = candidates.pick(candidates.running)
+        prediction, increase = self._measure(number, free, query)
+        divergence = self.original[number].kl(prediction)
+        better = (increase <= self.problem.slack) & (divergence > self.best_divergence[number])
+        self.best = self.best.replaced(number, better, prediction)
+        self.best_increase[number] = torch.where(better, increase, self.best_increase[number])
+        self.best_divergence[number] = torch.where(better, divergence, self.best_divergence[number])
+        self.found[number] |= better
+        for name, kept in self.models.items():
+            self.models[name] = replace_rows(kept, number, better, free[name])
+
+    def finish(self) -> None:
+        """Hand over the given network and the best model of each search."""
+        everywhere = torch.ones_like(self.found)
+        self._hand_over(self.original, torch.zeros_like(self.best_increase), everywhere)
+        self._hand_over(self.best, self.best_increase, self.found)
+
+
+class GaussianSampler(BestSampler):
+    """Models drawn around the best one of each search are samples.
+
+    A local distribution around each mode, as the paper has it. Each free parameter varies with a
+    standard deviation of a quarter of the change that the search has made to it. A draw counts by
+    its own loss increase; the density that it was drawn with is left out of its weight.
+    """
+
+    keeps_models = True
+
+    def finish(self) -> None:
+        """Hand over the given network, the best models and draws around them."""
+        super().finish()
+        generator = torch.Generator(device="cpu")
+        start = self.problem.network.free.start
+        for draw in range(_N_DRAWS):
+            free = {}
+            for offset, (name, best) in enumerate(self.models.items()):
+                # The same noise for every search: a row must not depend on the rows beside it.
+                generator.manual_seed(draw * len(self.models) + offset)
+                noise = torch.randn(start[name].shape, generator=generator).to(best)
+                free[name] = best + _SPREAD * noise * (best - start[name])
+            prediction, increase = self.problem.measure(free, self.query, self.steps.rows_at_once)
+            fine = torch.isfinite(increase) & prediction.is_finite()
+            self._hand_over(prediction, increase, self.found & fine)
+
+
+class ProfileSampler(Sampler):
+    """For every shift of a mean, the model that explains the data best.
+
+    The searches go far away and come back as the penalty grows, slowly at the end: counting every
+    model on the way would count the small shifts most, whatever the data say. Here each shift
+    counts by what it costs at least (its profile likelihood), which makes the weighted sum an
+    integral over the shift. For a model that is linear in its parameters this is the posterior of
+    the mean. The cost is the loss increase that the given network expects itself.
+
+    On the straight line from the given network to a found model, the loss rises with the square of
+    the shift, to a good approximation: who can come further at some cost could have come half as
+    far at a quarter of it.
+    """
+
+    needs_expected_increase = True
+    for_regression_only = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        n_searches = len(self.target)
+        # Shifts are kept in bins, so that memory does not grow with the number of steps.
+        self._cost = self.rival_increase.new_full((_N_BINS, n_searches), torch.inf)
+        self._shift = torch.ones_like(self._cost)
+        self._found = self.original.expand(_N_BINS)
+        self._search = torch.arange(n_searches, device=self.target.device)
+        # Of the last steps: what the models have cost, and the squares of their shifts.
+        self._last_costs = self._cost.new_zeros(self.steps.window, n_searches)
+        self._last_squares = torch.zeros_like(self._last_costs)
+
+    def on_visit(self, visit: Visit) -> None:
+        """Keep the models of a step that cost the least among those of about the same shift."""
+        super().on_visit(visit)
+        directions: Any = self.problem.targets
+        shift = directions.shift(visit.prediction, self.original, self.target).to(self._shift)
+        slot, moved = visit.step % self.steps.window, visit.steps == visit.step
+        for kept, new in (
+            (self._last_costs[slot], visit.expected_increase),
+            (self._last_squares[slot], shift.clamp(min=0) ** 2),
+        ):
+            kept.copy_(torch.where(moved, new, kept))
+        # A single mini-batch may be lucky, and the cheapest model would be the luckiest one.
+        cost = self._last_costs.sum(dim=0) / self._last_squares.sum(dim=0)
+        bins = torch.asinh(shift.clamp(0, _LARGEST_SHIFT) / _FINEST_SHIFT) / _BIN_WIDTH
+        place = bins.long().clamp(0, _N_BINS - 1), self._search
+        # A shift within the first bin may be the rounding of the given network's own prediction.
+        better = visit.alive & (place[0] > 0) & (cost < self._cost[place])
+        self._cost[place] = torch.where(better, cost, self._cost[place])
+        self._shift[place] = torch.where(better, shift, self._shift[place])
+
+        def keep(kept: Tensor, part: Tensor) -> Tensor:
+            kept[place] = torch.where(better[:, None], part.to(kept), kept[place])
+            return kept
+
+        self._found = self._found.map(keep, visit.prediction)
+
+    def finish(self) -> None:
+        """Hand over a model for each bin up to the furthest that was reached."""
+        cost, source = self._cost.flip(0).cummin(dim=0)
+        cost, source = cost.flip(0), (_N_BINS - 1) - source.flip(0)
+        edges = torch.arange(_N_BINS + 1).to(cost) * _BIN_WIDTH
+        edges = torch.sinh(edges) * _FINEST_SHIFT
+        shift, width = (edges[1:] + edges[:-1])[:, None] / 2, edges.diff()[:, None]
+        part_of_way = (shift / self._shift.gather(0, source)).clamp(max=1.0)[..., None]
+
+        def on_the_way(original: Tensor, found: Tensor) -> Tensor:
+            reached = found[source, self._search]
+            return original + part_of_way.to(original) * (reached - original)
+
+        self._hand_over(
+            self.original.map(on_the_way, self._found),
+            cost * shift**2,
+            torch.isfinite(cost),
+            width.expand_as(cost),
+        )
+        # A search that has not moved at all still has the given network.
+        at_rest = torch.isinf(cost[0])
+        self._hand_over(
+            self.original[None],
+            torch.zeros_like(cost[:1]),
+            at_rest[None],
+            width[:1].expand_as(cost[:1]),
+        )
+
+
+SAMPLERS: dict[str, type[Sampler]] = {
+    "trajectory": TrajectorySampler,
+    "best": BestSampler,
+    "gaussian": GaussianSampler,
+    "profile": ProfileSampler,
+}
+CLASSIFIER_SAMPLING = {name for name, kind in SAMPLERS.items() if not kind.for_regression_only}
+REGRESSOR_SAMPLING = set(SAMPLERS)

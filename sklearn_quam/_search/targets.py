@@ -1,0 +1,173 @@
+"""What searches are after: a class, a direction, or just to disagree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .._network.predictions import Categorical, Gaussian
+
+
+@dataclass(frozen=True, eq=False)
+class ClassTargets:
+    """Classification: one search for each class, which lowers the cross-entropy of that class.
+
+    Parameters
+    ----------
+    labels : ndarray of shape (n_classes,)
+        Names of the classes.
+    limit : int or None
+        How many of the most probable classes are searched for; None means all.
+    """
+
+    labels: np.ndarray
+    limit: int | None = None
+    untargeted = False
+
+    @property
+    def count(self) -> int:
+        """Number of searches for each row."""
+        n_classes = len(self.labels)
+        return n_classes if self.limit is None else min(self.limit, n_classes)
+
+    def choose(self, original: Categorical) -> Tensor:
+        """Return the classes to search for, (n_rows, n_targets): all, or the most probable."""
+        if self.limit is None:
+            return torch.arange(self.count, device=original.device).expand(len(original), -1)
+        return original.log_proba.topk(self.count, dim=-1).indices
+
+    def loss(self, prediction: Categorical, original: Categorical, target: Tensor) -> Tensor:  # noqa: ARG002
+        """Return the loss of each search's target at its query row, (n_searches,)."""
+        return -prediction.log_proba.gather(-1, target[:, None])[:, 0]
+
+    def position(self, prediction: Categorical, original: Categorical) -> Tensor:  # noqa: ARG002
+        """Return where a prediction is, in coordinates that are comparable between data sets."""
+        return prediction.expected()
+
+    def disagrees(self, original: Categorical, prediction: Categorical) -> Tensor:
+        """Tell whether a found model predicts another class."""
+        return original.log_proba.argmax(dim=-1) != prediction.log_proba.argmax(dim=-1)
+
+    def name(self, target: int) -> Any:
+        """Return what a target is called."""
+        return self.labels[target]
+
+    def rival_names(self, rivals: Categorical, original: Categorical) -> np.ndarray:  # noqa: ARG002
+        """Return what models that disagree say instead."""
+        return self.labels[rivals.log_proba.argmax(dim=-1).cpu().numpy()].astype(object)
+
+
+@dataclass(frozen=True, eq=False)
+class DirectionTargets:
+    """Regression: two searches for each output, which move its mean up and down.
+
+    The loss is linear in the mean, in units of the given standard deviation. It has a gradient at
+    the given network, where the divergence itself is flat, and leads each search along the
+    direction in which the training data resist the least.
+
+    Parameters
+    ----------
+    n_outputs : int
+        Number of outputs.
+    """
+
+    n_outputs: int
+    untargeted = False
+
+    @property
+    def count(self) -> int:
+        """Number of searches for each row."""
+        return 2 * self.n_outputs
+
+    def choose(self, original: Gaussian) -> Tensor:
+        """Return the numbers of the directions, (n_rows, 2 * n_outputs): up, down, up, ..."""
+        return torch.arange(self.count, device=original.device).expand(len(original), -1)
+
+    def loss(self, prediction: Gaussian, original: Gaussian, target: Tensor) -> Tensor:
+        """Return the loss of each search's target at its query row, (n_searches,)."""
+        return -self.shift(prediction, original, target)
+
+    def shift(self, prediction: Gaussian, original: Gaussian, target: Tensor) -> Tensor:
+        """Return how far each search has moved the mean in its direction, (n_searches,)."""
+        shift = self.position(prediction, original)
+        sign = 1.0 - 2.0 * (target % 2)
+        return sign * shift.gather(-1, (target // 2)[:, None])[:, 0]
+
+    def position(self, prediction: Gaussian, original: Gaussian) -> Tensor:
+        """Return where a prediction is, in coordinates that are comparable between data sets."""
+        return (prediction.mean - original.mean) / original.variance.sqrt()
+
+    def disagrees(self, original: Gaussian, prediction: Gaussian) -> Tensor:
+        """Tell whether a found model is off by at least one standard deviation."""
+        return self.position(prediction, original).abs().amax(dim=-1) >= 1
+
+    def name(self, target: int) -> str | None:
+        """Return what a target is called."""
+        return ("up", "down")[target % 2]
+
+    def rival_names(self, rivals: Gaussian, original: Gaussian) -> np.ndarray:
+        """Return in which direction models that disagree are off the most."""
+        shift = self.position(rivals, original)
+        output = shift.abs().argmax(dim=-1, keepdim=True)
+        up = (shift.gather(-1, output)[:, 0] > 0).cpu().numpy()
+        return np.where(up, "up", "down").astype(object)
+
+
+class UntargetedClasses(ClassTargets):
+    """Classification with a single search that raises the divergence itself."""
+
+    untargeted = True
+    count = 1  # type: ignore[assignment]
+
+    def choose(self, original: Categorical) -> Tensor:
+        """Return one nameless target for each row."""
+        return torch.zeros(len(original), 1, dtype=torch.long, device=original.device)
+
+    def loss(self, prediction: Categorical, original: Categorical, target: Tensor) -> Tensor:  # noqa: ARG002
+        """Return minus the divergence."""
+        return -original.kl(prediction)
+
+    def name(self, target: int) -> None:
+        """Return None: the target has no name."""
+
+
+class UntargetedOutputs(DirectionTargets):
+    """Regression with a single search that raises the divergence itself."""
+
+    untargeted = True
+    count = 1  # type: ignore[assignment]
+
+    def choose(self, original: Gaussian) -> Tensor:
+        """Return one nameless target for each row."""
+        return torch.zeros(len(original), 1, dtype=torch.long, device=original.device)
+
+    def loss(self, prediction: Gaussian, original: Gaussian, target: Tensor) -> Tensor:  # noqa: ARG002
+        """Return minus the divergence."""
+        return -original.kl(prediction)
+
+    def shift(self, prediction: Gaussian, original: Gaussian, target: Tensor) -> Tensor:  # noqa: ARG002
+        """Return how far each search has moved the mean, in whatever direction, (n_searches,)."""
+        return self.position(prediction, original).norm(dim=-1)
+
+    def name(self, target: int) -> None:
+        """Return None: the target has no name."""
+
+
+Targets = ClassTargets | DirectionTargets
+
+
+def class_targets(labels: np.ndarray, targets: str | int) -> ClassTargets:
+    """Return the targets among classes that a user asks for: a number, or in words."""
+    if targets == "untargeted":
+        return UntargetedClasses(labels)
+    return ClassTargets(labels, None if isinstance(targets, str) else int(targets))
+
+
+def direction_targets(n_outputs: int, targets: str) -> DirectionTargets:
+    """Return the targets among directions that a user asks for, in words."""
+    kind = UntargetedOutputs if targets == "untargeted" else DirectionTargets
+    return kind(n_outputs)

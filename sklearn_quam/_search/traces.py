@@ -1,0 +1,125 @@
+"""Searches looked at one by one: the models that they find, and every step on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from .._network.limits import Limits
+from .._network.reference import ReferenceModel
+from .adversarial import AdversarialModels
+from .run import Visit
+from .sampling import BestSampler, Sampler
+
+
+class _ModelKeeper(BestSampler):
+    """Keeps the parameters of the most divergent feasible model of each search."""
+
+    keeps_models = True
+
+    def finish(self) -> None:
+        """Hand over nothing: the models themselves are wanted."""
+
+
+class _TraceKeeper(Sampler):
+    """Keeps every model that the searches meet: what it predicts, and what it costs."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.visits: list[Visit] = []
+
+    def on_visit(self, visit: Visit) -> None:
+        """Keep the models of a step."""
+        self.visits.append(visit)
+
+
+def found_models(
+    models: AdversarialModels, reference: ReferenceModel, inputs: Tensor, limits: Limits
+) -> Iterator[list[dict[str, Any]]]:
+    """Yield the models that were found for each row, the most divergent first.
+
+    Parameters
+    ----------
+    models : AdversarialModels
+        Prepared searches.
+    reference : ReferenceModel
+        The given network.
+    inputs : Tensor of shape (n_rows, ...)
+        Rows as the network takes them.
+    limits : Limits
+        How many searches may run together.
+
+    Yields
+    ------
+    list of dict
+        What `QUAMClassifier.adversarial_models` describes.
+    """
+    for row in inputs.split(1):
+        original = reference.predict(row)
+        searches = models.searches_of_row(row, original, _ModelKeeper, limits)
+        found = [_describe(models, reference.module, *search) for search in searches]
+        yield sorted(found, key=lambda model: -model["divergence"])
+
+
+def _describe(
+    models: AdversarialModels, module: nn.Module, keeper: _ModelKeeper, number: int, target: int
+) -> dict[str, Any]:
+    free = {name: value[number] for name, value in keeper.models.items()}
+    weights = models.problem.network.free.weights(free)
+    state = {k: v.detach().clone() for k, v in module.state_dict().items()}
+    # Tied weights have several names.
+    named = dict(module.named_parameters(remove_duplicate=False))
+    for name, weight in weights.items():
+        for alias, parameter in named.items():
+            if parameter is named[name]:
+                state[alias] = weight.detach().clone()
+    return {
+        "state_dict": state,
+        "prediction": _as_array(keeper.best[number]),
+        "target": models.problem.targets.name(target),
+        "divergence": float(keeper.best_divergence[number]),
+        "loss_increase": float(keeper.best_increase[number]),
+        "feasible": bool(keeper.found[number]),
+    }
+
+
+def search_traces(
+    models: AdversarialModels, reference: ReferenceModel, inputs: Tensor, limits: Limits
+) -> Iterator[list[dict[str, Any]]]:
+    """Yield every step of the searches of each row; see `found_models`.
+
+    Parameters
+    ----------
+    models, reference, inputs, limits
+        See `found_models`.
+
+    Yields
+    ------
+    list of dict
+        What `QUAMClassifier.search_traces` describes.
+    """
+    for row in inputs.split(1):
+        original = reference.predict(row)
+        searches = models.searches_of_row(row, original, _TraceKeeper, limits)
+        yield [_trace(models, *search) for search in searches]
+
+
+def _trace(
+    models: AdversarialModels, keeper: _TraceKeeper, number: int, target: int
+) -> dict[str, Any]:
+    one = slice(number, number + 1)
+    predictions = [visit.prediction[one] for visit in keeper.visits]
+    original = keeper.original[one]
+    return {
+        "target": models.problem.targets.name(target),
+        "prediction": np.concatenate([_as_array(p) for p in predictions]),
+        "divergence": np.array([float(original.kl(p)) for p in predictions]),
+        "loss_increase": np.array([float(v.loss_increase[number]) for v in keeper.visits]),
+    }
+
+
+def _as_array(prediction: Any) -> np.ndarray:
+    return prediction.expected().cpu().double().numpy()

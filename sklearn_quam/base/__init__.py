@@ -1,0 +1,12 @@
+"""What all methods share; a new method subclasses the two classes of this module."""
+
+from ._classifier import BaseUncertaintyClassifier
+from ._estimator import BaseUncertaintyEstimator, FitData
+from ._regressor import BaseUncertaintyRegressor
+
+__all__ = [
+    "BaseUncertaintyClassifier",
+    "BaseUncertaintyEstimator",
+    "BaseUncertaintyRegressor",
+    "FitData",
+]

@@ -1,0 +1,465 @@
+"""What all methods share: fit, predict, predict_uncertainty.
+
+A method is a subclass that fills in one hook, `_fit_models`: return a frozen object that hands the
+plausible models for some rows to an accumulator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from joblib import effective_n_jobs
+from sklearn import get_config
+from sklearn.base import BaseEstimator, clone
+from sklearn.utils import check_array, check_consistent_length, check_random_state
+from sklearn.utils._param_validation import StrOptions
+from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    check_is_fitted,
+    column_or_1d,
+    validate_data,
+)
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from .._network.adapters import Network, is_pretrained, is_torch, split_pipeline
+from .._network.limits import Limits, computing, gradients_allowed, memory_in_bytes
+from .._network.predictions import Prediction
+from .._network.reference import (
+    ReferenceModel,
+    TrainingSet,
+    build_reference,
+    from_tensor,
+    transform,
+)
+from .._network.split import RememberedRows
+from .._network.training import default_network, sample_weight_argument, train
+from .._posterior.fitted import FittedMethod, Models, Question
+from .._posterior.results import Diagnostics, RowResults, join
+from .._posterior.workers import results_of_workers
+from ._parameters import changed_parameters, parameters_now
+
+# What scikit-learn's clone carries over besides the constructor's arguments.
+_CLONED_ATTRIBUTES = ("_metadata_request", "_sklearn_output_config", "_skl_callbacks")
+
+
+@dataclass(frozen=True)
+class FitData:
+    """What a method gets to see when it is fitted.
+
+    Parameters
+    ----------
+    reference : ReferenceModel
+        The given network, or the one that was just trained.
+    training : TrainingSet
+        Its training data, as it takes them.
+    seed : int
+        Seeds whatever the method draws.
+    remembered : RememberedRows or None
+        Where values at a cut of the network may be kept.
+    passed : dict
+        Arguments of ``fit`` as the user passed them.
+    """
+
+    reference: ReferenceModel
+    training: TrainingSet
+    seed: int
+    remembered: RememberedRows | None
+    passed: dict[str, Any]
+
+
+class BaseUncertaintyEstimator(BaseEstimator):
+    """Shared by classifiers and regressors; not to be used itself."""
+
+    _task: ClassVar[str]
+    # Whether n_jobs spreads the rows that are to be predicted.
+    _rows_in_parallel: ClassVar[bool] = False
+    # What diagnostics the method has.
+    _diagnostics: ClassVar[type[Diagnostics]] = Diagnostics
+    # Constructor arguments that say how to answer, so that they may be changed at any time. All
+    # others say what is fitted.
+    _live_parameters: ClassVar[tuple[str, ...]] = (
+        "setting",
+        "measure",
+        "memory_limit",
+        "n_jobs",
+        "verbose",
+    )
+    _parameter_constraints: ClassVar[dict] = {
+        "estimator": "no_validation",
+        "setting": [StrOptions({"given", "expected"})],
+        "device": [str, torch.device, None],
+        "random_state": ["random_state"],
+        "verbose": ["verbose"],
+    }
+
+    estimator: Any
+    link: str | None
+    setting: str
+    device: str | torch.device | None
+    random_state: Any
+    verbose: int
+
+    # -- fitting ---------------------------------------------------------------------------
+
+    def _fit_models(self, fit: FitData) -> Models:
+        """Return the plausible models: the one hook a method fills in.
+
+        Parameters
+        ----------
+        fit : FitData
+            The network and its training data.
+
+        Returns
+        -------
+        Models
+            A frozen object that can be pickled.
+        """
+        raise NotImplementedError
+
+    @gradients_allowed()
+    def _fit(self, X: Any, y: Any, sample_weight: Any, fit_params: dict, **more: Any) -> None:
+        """Validate, train if need be, and build the object that answers for rows."""
+        # What was fitted before must not answer for what fails now.
+        self.__dict__.pop("_fitted", None)
+        passed = {"X": X, "y": y, "sample_weight": sample_weight, **more}
+        estimator = self._wrapped()
+        X, y = self._check_training_data(X, y, estimator)
+        seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
+        if sample_weight is not None:
+            sample_weight = _check_sample_weight(sample_weight, X, ensure_non_negative=True)
+            if not sample_weight.any():
+                raise ValueError("sample_weight is zero for every row.")
+        routed = self._route(estimator, sample_weight, fit_params)
+        classes = None
+        if not is_pretrained(estimator):
+            # Only a random_state that was asked for may steer the user's estimator.
+            own_seed = None if self.random_state is None else seed
+            estimator, classes = train(
+                estimator, X, y, task=self._task, seed=own_seed, fit_params=routed
+            )
+        self.estimator_ = estimator
+        rows = transform(split_pipeline(estimator)[0], X)
+        reference, network, n_outputs = build_reference(
+            estimator, rows, task=self._task, link=self.link, device=self.device
+        )
+        if classes is not None:
+            network = replace(network, classes=classes, labels_are_indices=False)
+        inputs = reference.inputs(rows)
+        target = self._encode_target(y, network, n_outputs, reference).to(reference.device)
+        weight = None
+        if sample_weight is not None:
+            scaled = torch.as_tensor(sample_weight / sample_weight.mean())
+            weight = scaled.to(inputs.device, reference.dtype)
+        reference = self._complete(reference, inputs, target, weight, **more)
+        training = TrainingSet((inputs,), target, weight, self._losses(reference, inputs, target))
+        self._note_reference_loss(training)
+        passed |= {"X_checked": X, "y_checked": y, "fit_params": fit_params}
+        data = FitData(reference, training, seed, getattr(self, "_remembered", None), passed)
+        with computing():
+            models = self._fit_models(data)
+        self._fitted = FittedMethod(reference, models, self._diagnostics)
+        self._fitted_parameters = parameters_now(self)
+
+    def _wrapped(self) -> Any:
+        """Return the estimator that the network is taken from."""
+        return default_network(self._task) if self.estimator is None else self.estimator
+
+    def _check_training_data(self, X: Any, y: Any, estimator: Any) -> tuple[Any, np.ndarray]:
+        X, y = from_tensor(X), from_tensor(y)
+        regression = self._task == "regressor"
+        if split_pipeline(estimator)[0] is None:
+            X, y = validate_data(
+                self,
+                X,
+                y,
+                allow_nd=is_torch(estimator),
+                multi_output=regression,
+                y_numeric=regression,
+            )
+        else:
+            # The transformers know best what they accept: text, missing values, categories.
+            validate_data(self, X, y, skip_check_array=True)
+            check_consistent_length(X, y)
+            if regression:
+                y = check_array(y, ensure_2d=False, input_name="y")
+            else:
+                y = column_or_1d(y, warn=True)
+        if not regression:
+            check_classification_targets(y)
+        return X, y
+
+    def _route(self, estimator: Any, sample_weight: Any, fit_params: dict) -> dict:
+        """Return what the wrapped estimator's fit is to be called with."""
+        if is_pretrained(estimator):
+            if fit_params:
+                raise TypeError(
+                    f"fit got {sorted(fit_params)}, but the network is already fitted and is not "
+                    "trained again. Pass an unfitted estimator to have it trained."
+                )
+            return {}
+        if get_config()["enable_metadata_routing"]:
+            if self.estimator is None:
+                return fit_params | (
+                    {} if sample_weight is None else {"sample_weight": sample_weight}
+                )
+            return process_routing(
+                self, "fit", sample_weight=sample_weight, **fit_params
+            ).estimator.fit
+        if sample_weight is None:
+            return fit_params
+        return {**fit_params, sample_weight_argument(estimator): sample_weight}
+
+    def get_metadata_routing(self) -> MetadataRouter:
+        """Return the routing of metadata: ``sample_weight`` may go to the wrapped estimator too.
+
+        Returns
+        -------
+        MetadataRouter
+            The router.
+        """
+        router = MetadataRouter(owner=self).add_self_request(self)
+        if hasattr(self.estimator, "get_metadata_routing") and not is_pretrained(self.estimator):
+            mapping = MethodMapping().add(caller="fit", callee="fit")
+            router.add(estimator=self.estimator, method_mapping=mapping)
+        return router
+
+    def _encode_target(
+        self, y: np.ndarray, network: Network, n_outputs: int, reference: ReferenceModel
+    ) -> Tensor:
+        raise NotImplementedError
+
+    def _complete(
+        self,
+        reference: ReferenceModel,
+        inputs: Tensor,  # noqa: ARG002
+        target: Tensor,  # noqa: ARG002
+        weight: Tensor | None,  # noqa: ARG002
+    ) -> ReferenceModel:
+        """Return the network with what only the training data can tell about it."""
+        return reference
+
+    def _losses(self, reference: ReferenceModel, inputs: Tensor, target: Tensor) -> Tensor:
+        prediction: Any = reference.predict(inputs)
+        return reference.likelihood.negative_log_likelihood(prediction, target)
+
+    def _note_reference_loss(self, training: TrainingSet) -> None:
+        self.reference_loss_ = float(training.weighted(training.losses, slice(None)).mean())
+        if not np.isfinite(self.reference_loss_):
+            raise ValueError(
+                f"The network's loss on the training data is {self.reference_loss_}. Check its "
+                "weights, and whether X is scaled and y encoded as they were for training."
+            )
+
+    # -- predicting ------------------------------------------------------------------------
+
+    def _check_inputs(self, X: Any) -> Tensor:
+        """Return validated rows as the network takes them."""
+        check_is_fitted(self)
+        self._validate_params()
+        self._refuse_changed_parameters()
+        return self._check_rows(X, self._fitted.reference)
+
+    def _check_rows(self, X: Any, reference: ReferenceModel) -> Tensor:
+        X = from_tensor(X)
+        if reference.transformers is None:
+            X = validate_data(self, X, reset=False, allow_nd=reference.any_ndim)
+        else:
+            validate_data(self, X, reset=False, skip_check_array=True)
+        return reference.inputs(transform(reference.transformers, X))
+
+    def _refuse_changed_parameters(self) -> None:
+        """Refuse to answer with other arguments than were fitted: they would have no effect."""
+        changed = changed_parameters(self._fitted_parameters, parameters_now(self))
+        if changed:
+            raise ValueError(
+                f"{', '.join(changed)} of this {type(self).__name__} changed after fit, which has "
+                "no effect on what was fitted. Call fit again, or set the old value back. Only "
+                f"{', '.join(sorted(self._live_names()))} may be changed at any time."
+            )
+
+    def _live_names(self) -> set[str]:
+        return set(self._live_parameters) & set(self.get_params(deep=False))
+
+    def _question(self, inputs: Tensor) -> Question:
+        """Return what is asked about rows, by the arguments that may change at any time."""
+        device, n_workers = self._fitted.reference.device, 1
+        if self._rows_in_parallel:
+            n_workers = min(effective_n_jobs(getattr(self, "n_jobs", None)), len(inputs))
+        memory = memory_in_bytes(getattr(self, "memory_limit", None), device)
+        measure = getattr(self, "measure", "entropy")
+        return Question(self.setting, measure, Limits(memory, device, n_workers))
+
+    @computing()
+    def _results(self, X: Any) -> RowResults:
+        """Run the method on all rows, some at a time."""
+        inputs = self._check_inputs(X)
+        question = self._question(inputs)
+        parts = []
+        with self._progress_bar(len(inputs)) as bar:
+            for done in self._results_of_chunks(inputs, question):
+                parts.append(done)
+                bar.update(len(done.prediction))
+        return join(parts)
+
+    def _progress_bar(self, n_rows: int) -> tqdm:
+        return tqdm(total=n_rows, unit="point", disable=not self.verbose, desc=type(self).__name__)
+
+    def _results_of_chunks(self, inputs: Tensor, question: Question) -> Iterator[RowResults]:
+        chunks = self._fitted.chunks(inputs, question.limits)
+        if question.limits.n_workers > 1 and len(chunks) > 1:
+            return results_of_workers(self._fitted, inputs, question, chunks)
+        return self._fitted.results_of_chunks(inputs, question, chunks)
+
+    def _predict_outputs(self, X: Any) -> np.ndarray:
+        """Return probabilities or means of the setting; the given model's need no sampling."""
+        if self.setting == "given":
+            return self._predict_reference(X).to_array()
+        return self._results(X).prediction
+
+    def _predict_reference(self, X: Any) -> Prediction:
+        """Return what the given network alone predicts."""
+        return self._fitted.reference.predict(self._check_inputs(X))
+
+    def predict(self, X: Any, *, return_uncertainty: bool = False) -> Any:
+        """Predict the target of each row.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, ...)
+            Rows like those of the training data.
+        return_uncertainty : bool, default=False
+            Whether to return the uncertainty, too.
+
+        Returns
+        -------
+        y : ndarray of shape (n_samples,) or (n_samples, n_outputs)
+            Labels or values: the given model's in ``setting="given"``, those of the average
+            prediction of all plausible models in ``setting="expected"``.
+        uncertainty : Uncertainty
+            Only with ``return_uncertainty=True``.
+        """
+        if not return_uncertainty:
+            return self._decide(self._predict_outputs(X))
+        results = self._results(X)
+        return self._decide(results.prediction), results.uncertainty
+
+    def _decide(self, outputs: np.ndarray) -> np.ndarray:
+        raise NotImplementedError
+
+    def predict_uncertainty(self, X: Any, *, return_diagnostics: bool = False) -> Any:
+        """Tell how far the prediction of each row can be trusted.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, ...)
+            Rows like those of the training data.
+        return_diagnostics : bool, default=False
+            Whether to return how the estimate came about, too.
+
+        Returns
+        -------
+        uncertainty : Uncertainty
+            Aleatoric, epistemic and total uncertainty, three arrays of shape (n_samples,).
+        diagnostics : Diagnostics
+            Only with ``return_diagnostics=True``.
+        """
+        results = self._results(X)
+        if return_diagnostics:
+            return results.uncertainty, results.diagnostics
+        return results.uncertainty
+
+    def score_samples(self, X: Any) -> np.ndarray:
+        """Return minus the epistemic uncertainty: the higher, the more normal.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, ...)
+            Rows like those of the training data.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            Scores, in scikit-learn's convention for outlier detectors.
+        """
+        return -self._results(X).uncertainty.epistemic
+
+    # -- scikit-learn ----------------------------------------------------------------------
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "_fitted")
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(super().__getstate__())
+        state.pop("_remembered", None)
+        return state
+
+    def __sklearn_clone__(self) -> BaseUncertaintyEstimator:
+        # A given network goes along as it is: cloning a fitted net would forget its weights.
+        params = self.get_params(deep=False)
+        copies = {k: v if _is_kept(k, v) else clone(v, safe=False) for k, v in params.items()}
+        duplicate = type(self)(**copies)
+        for name in _CLONED_ATTRIBUTES:
+            if hasattr(self, name):
+                setattr(duplicate, name, getattr(self, name))
+        # The candidates of a search share what the frozen part of their network has computed.
+        duplicate._remembered = self.__dict__.setdefault("_remembered", RememberedRows())
+        return duplicate
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the constructor's arguments.
+
+        Parameters
+        ----------
+        deep : bool, default=True
+            Whether to include those of nested objects, as ``estimator__name``. A given
+            network has none: it stays as it is.
+
+        Returns
+        -------
+        dict
+            Names and values.
+        """
+        if not deep or not is_pretrained(self.estimator):
+            return super().get_params(deep=deep)
+        params = super().get_params(deep=False)
+        for name, value in list(params.items()):
+            if name != "estimator" and hasattr(value, "get_params"):
+                own = value.get_params()
+                params |= {f"{name}__{key}": nested for key, nested in own.items()}
+        return params
+
+    def set_params(self, **params: Any) -> BaseUncertaintyEstimator:
+        """Set constructor arguments.
+
+        Parameters
+        ----------
+        **params : dict
+            Names and values.
+
+        Returns
+        -------
+        self : object
+            The estimator itself.
+        """
+        pretrained = is_pretrained(params.get("estimator", self.estimator))
+        nested = [name for name in params if name.startswith("estimator__")]
+        if pretrained and nested:
+            raise ValueError(
+                f"Cannot set {nested}: the network is already fitted and stays as it is. Pass an "
+                "unfitted estimator, such as clone(net), to tune its own parameters."
+            )
+        return super().set_params(**params)
+
+
+def _is_kept(name: str, value: Any) -> bool:
+    """Tell whether an argument holds given networks, which survive cloning as they are."""
+    if name == "estimators":
+        return value is not None
+    return name == "estimator" and is_pretrained(value)

@@ -1,0 +1,91 @@
+"""From a pipeline or a search to the method inside, and what that says about rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sklearn.utils import check_consistent_length
+from sklearn.utils._param_validation import StrOptions
+from sklearn.utils.validation import check_is_fitted, column_or_1d
+
+from .._network.adapters import column_of_label, split_pipeline
+from .._network.reference import from_tensor
+from .._posterior.results import Uncertainty
+
+# What `validate_params` allows as a part of the uncertainty.
+COMPONENT = [StrOptions(set(Uncertainty._fields))]
+
+
+def opened(estimator: Any, needs: str = "predict_uncertainty") -> tuple[list[Any], Any]:
+    """Return the transformers in front of a method, and the method, which can do what is needed."""
+    if hasattr(estimator, "best_estimator_"):
+        return opened(estimator.best_estimator_, needs)
+    before, last = split_pipeline(estimator)
+    if last is not estimator:
+        transformers, method = opened(last, needs)
+        return ([] if before is None else [before]) + transformers, method
+    if not hasattr(estimator, needs):
+        hint = " Fit the search with refit=True first." if hasattr(estimator, "cv") else ""
+        raise TypeError(
+            f"{type(estimator).__name__} has no {needs}: pass an estimator such as "
+            f"QUAMClassifier, or a pipeline that ends in one.{hint}"
+        )
+    return [], estimator
+
+
+def method_and_rows(estimator: Any, X: Any, needs: str = "predict_uncertainty") -> tuple[Any, Any]:
+    """Return the fitted method, and rows as it takes them."""
+    transformers, method = opened(estimator, needs)
+    check_is_fitted(method)
+    for step in transformers:
+        X = step.transform(X)
+    return method, X
+
+
+def uncertainty_of(estimator: Any, X: Any) -> Any:
+    method, rows = method_and_rows(estimator, X)
+    return method.predict_uncertainty(rows)
+
+
+def as_labels(y: Any, like: Any) -> np.ndarray:
+    y = column_or_1d(from_tensor(y))
+    check_consistent_length(y, like)
+    return y
+
+
+def correct(prediction: np.ndarray, y: Any) -> np.ndarray:
+    """Return which predicted labels are the true ones."""
+    y = as_labels(y, prediction)
+    # Compared with numbers, texts are never equal: everything would be a mistake, silently.
+    if isinstance(y[0], str) != isinstance(prediction[0], str):
+        raise TypeError(
+            f"y holds labels such as {y[0]!r}, but predictions are such as {prediction[0]!r}."
+        )
+    return prediction == y
+
+
+def as_values(y: Any, like: Any) -> np.ndarray:
+    """Return values as a matrix with a column for each output."""
+    y = np.asarray(from_tensor(y), dtype=float)
+    check_consistent_length(y, like)
+    return y.reshape(len(y), -1)
+
+
+def squared_errors(y: Any, prediction: np.ndarray) -> np.ndarray:
+    """Return the squared error of each row, the mean over its outputs."""
+    y, prediction = as_values(y, prediction), as_values(prediction, y)
+    if y.shape != prediction.shape:
+        raise ValueError(
+            f"y has {y.shape[1]} value(s) a row, but {prediction.shape[1]} are predicted."
+        )
+    return ((y - prediction) ** 2).mean(axis=1)
+
+
+def log_probabilities(y: Any, proba: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    y = as_labels(y, proba)
+    unknown = ~np.isin(y, classes)
+    if unknown.any():
+        raise ValueError(f"y has labels that the classifier does not know: {set(y[unknown])}.")
+    with np.errstate(divide="ignore"):
+        return np.log(proba[np.arange(len(y)), column_of_label(classes, y)])

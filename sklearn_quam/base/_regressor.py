@@ -1,0 +1,155 @@
+"""What is particular to regressors: real targets, the noise around the mean."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from numbers import Real
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from sklearn.base import RegressorMixin, _fit_context
+from sklearn.utils import check_array, check_consistent_length
+from sklearn.utils._param_validation import Interval, StrOptions
+from torch import Tensor
+
+from .._network.adapters import Network
+from .._network.likelihood import REGRESSOR_LINKS, GaussianLikelihood
+from .._network.predictions import Gaussian
+from .._network.reference import ReferenceModel, from_tensor
+from ._estimator import BaseUncertaintyEstimator
+
+
+class BaseUncertaintyRegressor(RegressorMixin, BaseUncertaintyEstimator):
+    """Base of all regressors of the package."""
+
+    _task = "regressor"
+    _parameter_constraints: ClassVar[dict] = {
+        **BaseUncertaintyEstimator._parameter_constraints,
+        "link": [StrOptions(set(REGRESSOR_LINKS)), None],
+        "measure": [StrOptions({"entropy", "variance"})],
+        "noise_variance": [Interval(Real, 0, None, closed="neither"), "array-like", None],
+    }
+
+    measure: str
+    noise_variance: Any
+
+    @_fit_context(prefer_skip_nested_validation=False)
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        *,
+        X_val: Any = None,
+        y_val: Any = None,
+        **fit_params: Any,
+    ) -> Any:
+        """Take over the network and its training data; train the network if it is not fitted.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, ...)
+            Training data: of the given network, or to train it on.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Real-valued targets.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights of the rows in the loss on the training data, handed on to the wrapped
+            estimator if it is trained. In that loss they are scaled to mean one over all rows:
+            only ratios count, and beside rows of weight zero the others count for more. To leave
+            rows out, do not pass them.
+        X_val : array-like of shape (n_val, ...), default=None
+            Held-out rows to measure the noise variance on, for networks that predict the mean
+            only. None measures it on the training data, where an overfitted network hides it.
+        y_val : array-like of shape (n_val,) or (n_val, n_outputs), default=None
+            Their targets.
+        **fit_params : dict
+            Further arguments for the ``fit`` of the wrapped estimator.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
+        """
+        if (X_val is None) != (y_val is None):
+            raise ValueError("X_val and y_val go together: pass both or neither.")
+        self._fit(X, y, sample_weight, fit_params, X_val=X_val, y_val=y_val)
+        return self
+
+    def _encode_target(
+        self,
+        y: np.ndarray,
+        network: Network,  # noqa: ARG002
+        n_outputs: int,
+        reference: ReferenceModel,
+    ) -> Tensor:
+        target = y.reshape(len(y), -1)
+        if target.shape[1] != n_outputs:
+            raise ValueError(
+                f"The network predicts {n_outputs} value(s) a row, but y has {target.shape[1]}. "
+                "If half of them are variances, pass link='mean_variance'."
+            )
+        self.n_outputs_ = n_outputs
+        self._single_output = y.ndim == 1
+        # A copy: a frame may hand out memory that must not be written to.
+        return torch.tensor(target).to(reference.dtype)
+
+    def _complete(
+        self,
+        reference: ReferenceModel,
+        inputs: Tensor,
+        target: Tensor,
+        weight: Tensor | None,
+        X_val: Any = None,
+        y_val: Any = None,
+    ) -> ReferenceModel:
+        """Return the network with the variance around the mean that it does not predict itself."""
+        if reference.likelihood.link != "mean":
+            if self.noise_variance is not None:
+                raise ValueError(
+                    "The network predicts variances itself: leave noise_variance=None."
+                )
+            return reference
+        if self.noise_variance is not None:
+            noise = np.broadcast_to(np.asarray(self.noise_variance, float), (self.n_outputs_,))
+            if not (np.isfinite(noise).all() and (noise > 0).all()):
+                raise ValueError("noise_variance must be positive and finite.")
+        elif X_val is None:
+            noise = _residual_variance(reference, inputs, target, weight)
+        else:
+            y_val = check_array(from_tensor(y_val), ensure_2d=False, input_name="y_val")
+            held_out = torch.as_tensor(y_val.reshape(len(y_val), -1)).to(target)
+            if held_out.shape[1] != self.n_outputs_:
+                raise ValueError(
+                    f"y_val has {held_out.shape[1]} value(s) a row, but y has {self.n_outputs_}."
+                )
+            rows = self._check_rows(X_val, reference)
+            noise = _residual_variance(reference, rows, held_out, None)
+        self.noise_variance_ = np.array(noise, dtype=float)
+        tensor = torch.as_tensor(self.noise_variance_).to(target)
+        likelihood = GaussianLikelihood("mean", noise_variance=tensor)
+        return replace(reference, likelihood=likelihood)
+
+    def _decide(self, outputs: np.ndarray) -> np.ndarray:
+        return outputs[:, 0] if self._single_output else outputs
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        tags.target_tags.single_output = True
+        return tags
+
+
+def _residual_variance(
+    reference: ReferenceModel, inputs: Tensor, target: Tensor, weight: Tensor | None
+) -> np.ndarray:
+    """Return the mean squared residual of each output."""
+    check_consistent_length(inputs, target)
+    prediction = reference.predict(inputs)
+    assert isinstance(prediction, Gaussian)
+    squares = (prediction.mean - target).cpu().double() ** 2
+    if weight is not None:
+        squares = squares * weight.cpu().double()[:, None]
+    # Residuals below the rounding of the outputs say nothing; zero would be a division by it.
+    rounding = torch.finfo(target.dtype).eps * max(1.0, float(target.abs().max()))
+    return np.maximum(squares.mean(dim=0).numpy(), rounding**2)

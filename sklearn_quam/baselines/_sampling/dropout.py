@@ -1,0 +1,255 @@
+"""Thinned networks: one dropout mask for each model, shared by all rows.
+
+What dropout layers do is replaced while the network runs; nothing of it is switched.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, fx, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from ..._network.likelihood import Likelihood
+from ..._network.limits import Limits, rows_at_once
+from ..._network.predictions import Prediction
+from ..._network.reference import Rows
+from ..._network.split import SplitModule, split_module
+from ..._posterior.fitted import Question
+
+# What a dropped unit of a self-normalising network becomes.
+_SELU_FLOOR = -1.7580993408473766
+
+# Function -> whether it drops whole channels, and whether it keeps mean and variance.
+_DROPOUTS: dict[Any, tuple[bool, bool]] = {
+    functional.dropout: (False, False),
+    functional.dropout1d: (True, False),
+    functional.dropout2d: (True, False),
+    functional.dropout3d: (True, False),
+    functional.alpha_dropout: (False, True),
+    functional.feature_alpha_dropout: (True, True),
+    torch.dropout: (False, False),
+    torch.feature_dropout: (True, False),
+    torch.alpha_dropout: (False, True),
+    torch.feature_alpha_dropout: (True, True),
+}
+
+
+class _SharedMasks(TorchFunctionMode):
+    """While it is active, dropout functions draw one mask for each model, shared by its rows.
+
+    Attention and recurrent layers run their inner dropout out of reach of this: it stays off.
+
+    Parameters
+    ----------
+    models : range
+        Numbers of the models whose rows are stacked behind each other.
+    n_rows : int
+        Rows of each of them.
+    seed : int
+        Decides the masks, together with the numbers of the model and of the call.
+    rate : float or None
+        Dropout rate; None takes what each layer has.
+    axes : sequence of int or None
+        Where each call has its rows; None to find out what is dropped only.
+    """
+
+    def __init__(
+        self, models: range, n_rows: int, seed: int, rate: float | None, axes: Any = None
+    ) -> None:
+        super().__init__()
+        self._models, self._n_rows = models, n_rows
+        self._seed, self._rate, self._axes = seed, rate, axes
+        self.shapes: list[tuple[int, ...]] = []
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func not in _DROPOUTS:
+            return func(*args, **(kwargs or {}))
+        values, rate = _read_arguments(*args, **(kwargs or {}))
+        self.shapes.append(tuple(values.shape))
+        if self._axes is None:
+            return values
+        return self._drop(values, rate if self._rate is None else self._rate, *_DROPOUTS[func])
+
+    def _drop(self, values: Tensor, rate: float, channels: bool, keeps_moments: bool) -> Tensor:
+        axis = self._axes[len(self.shapes) - 1]
+        rows_first = values.movedim(axis, 0)
+        grouped = rows_first.unflatten(0, (len(self._models), self._n_rows, -1))
+        shape = list(grouped.shape[2:])
+        if channels:
+            shape[2:] = [1] * len(shape[2:])
+        kept = torch.stack([self._mask(model, shape, rate) for model in self._models])
+        kept = kept.to(values.device)[:, None]
+        if not keeps_moments:
+            scale = 1 / (1 - rate) if rate < 1 else 0.0
+            dropped = torch.where(kept, grouped * scale, 0.0)
+        else:
+            scale = ((1 - rate) * (1 + rate * _SELU_FLOOR**2)) ** -0.5 if rate < 1 else 0.0
+            shift = -scale * _SELU_FLOOR * rate
+            dropped = torch.where(kept, grouped, _SELU_FLOOR) * scale + shift
+        return dropped.reshape(rows_first.shape).movedim(0, axis)
+
+    def _mask(self, model: int, shape: list[int], rate: float) -> Tensor:
+        """Return which units a model keeps, whichever models and rows run beside it."""
+        seed = np.random.SeedSequence([self._seed, model, len(self.shapes)]).generate_state(1)
+        generator = torch.Generator().manual_seed(int(seed[0]))
+        return torch.rand(shape, generator=generator) >= rate
+
+
+def _read_arguments(
+    input: Tensor,  # noqa: A002
+    p: float = 0.5,
+    *_: Any,
+    **__: Any,
+) -> tuple[Tensor, float]:
+    return input, p
+
+
+class DropInputs:
+    """A hook that drops inputs of the layer it is put in front of."""
+
+    def __call__(self, _: nn.Module, inputs: tuple, named: dict[str, Any]) -> tuple:
+        # Not in training: it does nothing unless masks are being drawn.
+        if inputs:
+            return (functional.dropout(inputs[0], training=False), *inputs[1:]), named
+        first = next(iter(named))
+        return inputs, {**named, first: functional.dropout(named[first], training=False)}
+
+
+@dataclass(frozen=True)
+class ThinnedModels:
+    """The network thinned out in many ways.
+
+    Stored as the module with what was decided about it; the cut is made again from these.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        The network, with dropout where it has to be.
+    hooked : str or None
+        The layer that dropout was put in front of.
+    split : SplitModule
+        The network, cut before its first dropout.
+    likelihood : CategoricalLikelihood or GaussianLikelihood
+        What its outputs mean.
+    probe : Tensor of shape (n_rows, ...)
+        A few rows to trace the module with.
+    n_samples : int
+        Number of models.
+    rate : float or None
+        Share of units to drop; None leaves it to the layers.
+    seed : int
+        Seeds the masks.
+    axes : tuple of int
+        The axis of the rows for each call of dropout.
+    """
+
+    module: nn.Module
+    hooked: str | None
+    split: SplitModule
+    likelihood: Likelihood
+    probe: Tensor
+    n_samples: int
+    rate: float | None
+    seed: int
+    axes: tuple[int, ...] = ()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "split"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "split", cut_before_dropout(self.module, self.hooked, self.probe))
+
+    def rows_at_once(self, inputs: Tensor, limits: Limits) -> int:  # noqa: ARG002
+        """Return how many rows are worked on together."""
+        return rows_at_once(inputs)
+
+    def sample(
+        self,
+        inputs: Tensor,
+        original: Prediction,  # noqa: ARG002
+        posterior: Any,
+        question: Question,  # noqa: ARG002
+    ) -> dict[str, np.ndarray]:
+        """Hand the thinned models' predictions to the accumulator; see `Models`."""
+        rows = self.split.at_cut(inputs)
+        at_once = max(1, rows_at_once(rows[0]) // len(inputs))
+        for first in range(0, self.n_samples, at_once):
+            models = range(first, min(first + at_once, self.n_samples))
+            posterior.update(self.predict(rows, models))
+        return {}
+
+    @torch.no_grad()
+    def predict(self, rows: Rows, models: range) -> Prediction:
+        """Return what some of the models predict, (n_models, n_rows)."""
+        n_rows = len(rows[0])
+        # A single row is run twice: modules that squeeze their output would lose its axis.
+        doubled = tuple(part.repeat_interleave(2, dim=0) if n_rows == 1 else part for part in rows)
+        stacked = [part.repeat(len(models), *[1] * (part.ndim - 1)) for part in doubled]
+        with _SharedMasks(models, len(doubled[0]), self.seed, self.rate, self.axes):
+            output = self.split.rest(*stacked)
+        prediction = self.likelihood.prediction(output)
+        return prediction.unflatten(0, (len(models), -1))[:, :n_rows]
+
+
+def dropped_shapes(module: nn.Module, *rows: Tensor) -> list[tuple[int, ...]]:
+    """Return the shapes of what a module drops from."""
+    masks = _SharedMasks(range(1), len(rows[0]), 0, None)
+    with torch.no_grad(), masks:
+        module(*rows)
+    return masks.shapes
+
+
+def cut_before_dropout(module: nn.Module, hooked: str | None, probe: Tensor) -> SplitModule:
+    """Return a network, cut before its first dropout."""
+    layer = None if hooked is None else module.get_submodule(hooked)
+
+    def drops(node: fx.Node, part: nn.Module | None) -> bool:
+        if part is None:
+            return node.target in _DROPOUTS
+        return any(
+            isinstance(m, nn.modules.dropout._DropoutNd) or m is layer for m in part.modules()
+        )
+
+    split = split_module(module, (), probe, drops)
+    # Tracing loses hooks of the whole module, and does not look into some functions.
+    if len(dropped_shapes(split.rest, *split.at_cut(probe))) < len(dropped_shapes(module, probe)):
+        return SplitModule(None, module, "failed")
+    return split
+
+
+def axes_of_rows(split: SplitModule, probe: Tensor) -> tuple[int, ...]:
+    """Return the axis of the rows for each call of dropout: that which depends on them."""
+    shapes = (dropped_shapes(split.rest, *split.at_cut(rows)) for rows in (probe, probe[:-1]))
+    axes: list[int] = []
+    for shape, fewer in zip(*shapes, strict=True):
+        pairs = enumerate(zip(shape, fewer, strict=True))
+        changed = [i for i, (a, b) in pairs if a * (len(probe) - 1) == b * len(probe)]
+        if len(changed) != 1:
+            raise ValueError(
+                f"Dropout is applied to a tensor of shape {shape}, none of whose axes holds "
+                f"the {len(probe)} rows of the batch."
+            )
+        axes += changed
+    return tuple(axes)
+
+
+def check_rows(models: ThinnedModels) -> None:
+    """Refuse a network that mixes rows with others on one axis before it drops."""
+    all_rows, fewer = (
+        models.predict(models.split.at_cut(rows), range(2)).expected()
+        for rows in (models.probe, models.probe[:2])
+    )
+    if not torch.allclose(all_rows[:, :2], fewer, rtol=1e-3, atol=1e-4):
+        raise ValueError(
+            "With dropout, the answer for a row depends on the other rows: the network drops "
+            "from a tensor that has rows and something else on one axis."
+        )

@@ -1,0 +1,381 @@
+"""How good uncertainties and probabilities are: plain functions on arrays."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+from sklearn.metrics import auc, precision_recall_curve, roc_curve
+from sklearn.utils import assert_all_finite, check_array
+from sklearn.utils._param_validation import Interval, StrOptions, validate_params
+from sklearn.utils.validation import check_consistent_length, column_or_1d
+
+# True positive rates are ratios of counts; what differs by less is the same but for rounding.
+_SAME_RATE = 1e-12
+# Probabilities of a network that works in half precision sum to one only so far.
+_SUM_TOLERANCE = 1e-2
+_ARRAY = ["array-like"]
+_ARRAY_OR_NONE = ["array-like", None]
+_COUNT = [Interval(Integral, 1, None, closed="left")]
+_checked = partial(validate_params, prefer_skip_nested_validation=True)
+
+
+@_checked({"y_true": _ARRAY, "y_score": _ARRAY, "tpr": [Interval(Real, 0, 1, closed="right")]})
+def fpr_at_tpr(y_true: Any, y_score: Any, *, tpr: float = 0.95) -> float:
+    """Return the false positive rate at a true positive rate.
+
+    It is read at the corner of scikit-learn's ``roc_curve`` whose true positive rate is nearest to
+    the asked one, be it above or below, as the published results of QUAM are; of equally near
+    ones, at that with the fewest false positives.
+
+    Parameters
+    ----------
+    y_true : array-like of shape (n_samples,)
+        1 for the rows to be found, 0 or -1 for the others.
+    y_score : array-like of shape (n_samples,)
+        Higher for rows that look more like those to be found, such as an uncertainty.
+    tpr : float, default=0.95
+        The share of the positive rows that is to be found.
+
+    Returns
+    -------
+    float
+        The share of the negative rows that is reported by mistake.
+
+    Examples
+    --------
+    >>> from sklearn_quam.metrics import fpr_at_tpr
+    >>> fpr_at_tpr([0, 0, 0, 0, 1, 1], [0.1, 0.2, 0.3, 0.6, 0.5, 0.9])
+    0.25
+    """
+    is_positive, y_score = _check_detection(y_true, y_score)
+    fprs, tprs, _ = roc_curve(is_positive, y_score)
+    distance = np.abs(tprs - tpr)
+    return float(fprs[np.argmax(distance <= distance.min() + _SAME_RATE)])
+
+
+@_checked({"y_true": _ARRAY, "y_score": _ARRAY})
+def aupr(y_true: Any, y_score: Any) -> float:
+    """Return the area under the precision-recall curve, by the trapezoidal rule.
+
+    The published results of QUAM have this area. Straight lines between the points of the curve
+    are too optimistic where these are far apart: prefer scikit-learn's ``average_precision_score``,
+    a sum of steps, when many scores are equal, few rows are positive, or there are no published
+    areas to compare with.
+
+    Parameters
+    ----------
+    y_true : array-like of shape (n_samples,)
+        1 for the rows to be found, 0 or -1 for the others.
+    y_score : array-like of shape (n_samples,)
+        Higher for rows that look more like those to be found, such as an uncertainty.
+
+    Returns
+    -------
+    float
+        The area, at most 1.
+
+    Examples
+    --------
+    >>> from sklearn_quam.metrics import aupr
+    >>> aupr([0, 1, 0, 1], [0.1, 0.2, 0.3, 0.4])
+    0.7916666666666666
+    """
+    is_positive, y_score = _check_detection(y_true, y_score)
+    precision, recall, _ = precision_recall_curve(is_positive, y_score)
+    return float(auc(recall, precision))
+
+
+@_checked({"y_correct": _ARRAY, "uncertainty": _ARRAY})
+def accuracy_rejection_curve(y_correct: Any, uncertainty: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return the accuracy on the most certain rows, for every number of rows.
+
+    Parameters
+    ----------
+    y_correct : array-like of shape (n_samples,)
+        Whether each prediction is correct, or how correct it is, from 0 to 1.
+    uncertainty : array-like of shape (n_samples,)
+        Rows with the lowest are kept longest. Among equal ones, the accuracy is the one expected
+        if they are rejected in random order, so that the order of rows does not matter.
+
+    Returns
+    -------
+    fraction_retained : ndarray of shape (n_samples,)
+        Share of rows that are kept: 1 / n_samples, 2 / n_samples, ..., 1.
+    accuracy : ndarray of shape (n_samples,)
+        Mean of ``y_correct`` over the kept rows.
+
+    Examples
+    --------
+    >>> from sklearn_quam.metrics import accuracy_rejection_curve
+    >>> accuracy_rejection_curve([True, False, True, True], [1, 4, 2, 3])
+    (array([0.25, 0.5 , 0.75, 1.  ]), array([1.  , 1.  , 1.  , 0.75]))
+    """
+    accuracy = _means_of_most_certain(_column(y_correct, "y_correct", 0, 1), uncertainty)
+    return np.arange(1, len(accuracy) + 1) / len(accuracy), accuracy
+
+
+@_checked({"y_correct": _ARRAY, "uncertainty": _ARRAY})
+def accuracy_rejection_auc(y_correct: Any, uncertainty: Any) -> float:
+    """Return the area under the accuracy as a function of the retained fraction.
+
+    It is the mean of the accuracies on the 1, 2, ..., n_samples most certain rows: the plain
+    accuracy if all uncertainties are equal. The area published for QUAM is the trapezoid from
+    1 to n_samples - 1 rows, which is smaller by about 2 / n_samples.
+
+    Parameters
+    ----------
+    y_correct : array-like of shape (n_samples,)
+        Whether each prediction is correct, or how correct it is, from 0 to 1.
+    uncertainty : array-like of shape (n_samples,)
+        Rows with the lowest are kept longest; equal ones go in random order, on average.
+
+    Returns
+    -------
+    float
+        The area, between 0 and 1; higher is better.
+
+    Examples
+    --------
+    >>> from sklearn_quam.metrics import accuracy_rejection_auc
+    >>> accuracy_rejection_auc([True, False, True, True], [1, 4, 2, 3])
+    0.9375
+    """
+    return float(accuracy_rejection_curve(y_correct, uncertainty)[1].mean())
+
+
+@_checked({"loss": _ARRAY, "uncertainty": _ARRAY})
+def risk_coverage_auc(loss: Any, uncertainty: Any) -> float:
+    """Return the area under the risk as a function of the coverage.
+
+    It is the mean, over the 1, 2, ..., n_samples most certain rows, of their mean loss.
+
+    Parameters
+    ----------
+    loss : array-like of shape (n_samples,)
+        What each prediction costs, such as 0 or 1, or a squared error; never negative.
+    uncertainty : array-like of shape (n_samples,)
+        Rows with the lowest are kept longest; equal ones go in random order, on average.
+
+    Returns
+    -------
+    float
+        The area, in units of the loss; lower is better.
+
+    Examples
+    --------
+    >>> from sklearn_quam.metrics import risk_coverage_auc
+    >>> risk_coverage_auc([0, 1, 0, 0], [1, 4, 2, 3])
+    0.0625
+    """
+    return float(_means_of_most_certain(_column(loss, "loss", 0), uncertainty).mean())
+
+
+@_checked({"loss": _ARRAY, "uncertainty": _ARRAY})
+def excess_risk_coverage_auc(loss: Any, uncertainty: Any) -> float:
+    """Return how far the risk-coverage area is above the smallest possible one.
+
+    The smallest is that of an oracle that knows the losses and rejects the largest first.
+
+    Parameters
+    ----------
+    loss : array-like of shape (n_samples,)
+        What each prediction costs, such as 0 or 1, or a squared error; never negative.
+    uncertainty : array-like of shape (n_samples,)
+        Rows with the lowest are kept longest; equal ones go in random order, on average.
+
+    Returns
+    -------
+    float
+        The excess, in units of the loss: zero at best.
+
+    Examples
+    --------
+    >>> from sklearn_quam.metrics import excess_risk_coverage_auc
+    >>> excess_risk_coverage_auc([0, 1, 0, 0], [1, 4, 2, 3])
+    0.0
+    """
+    loss = _column(loss, "loss", 0)
+    excess = _means_of_most_certain(loss, uncertainty) - _means_of_most_certain(loss, loss)
+    return max(float(excess.mean()), 0.0)
+
+
+@_checked(
+    {"y_true": _ARRAY, "y_proba": _ARRAY, "labels": _ARRAY_OR_NONE}
+    | {"n_bins": _COUNT, "strategy": [StrOptions({"uniform", "quantile"})]}
+)
+def expected_calibration_error(
+    y_true: Any, y_proba: Any, *, n_bins: int = 15, strategy: str = "uniform", labels: Any = None
+) -> float:
+    """Return how far the confidence in the most probable label is from its accuracy.
+
+    Rows are put into bins by that confidence; the error is the distance between the mean
+    confidence and the accuracy of a bin, averaged over rows.
+
+    Parameters
+    ----------
+    y_true : array-like of shape (n_samples,)
+        Labels of any kind.
+    y_proba : array-like of shape (n_samples,) or (n_samples, n_classes)
+        Predicted probabilities, of the second of two labels or of all.
+    n_bins : int, default=15
+        Number of bins.
+    strategy : {"uniform", "quantile"}, default="uniform"
+        Bins of equal width between 0 and 1, or with equally many rows. A probability on an edge
+        belongs to the lower bin.
+    labels : array-like of shape (n_classes,), default=None
+        Labels of the columns, in their order; None means the sorted labels of ``y_true``.
+
+    Returns
+    -------
+    float
+        The error, between 0 and 1.
+
+    Examples
+    --------
+    >>> from sklearn_quam.metrics import expected_calibration_error
+    >>> expected_calibration_error(["no", "no", "yes", "no"], [0.25, 0.25, 0.75, 0.75])
+    0.0
+    """
+    confidence, is_correct = _most_probable(y_true, y_proba, labels)
+    edges = np.linspace(0, 1, n_bins + 1)
+    if strategy == "quantile":
+        edges = np.quantile(confidence, edges)
+    bins = np.searchsorted(edges[1:-1], confidence, side="left")
+    gaps = np.bincount(bins, weights=is_correct - confidence)
+    return float(np.abs(gaps).sum() / len(confidence))
+
+
+@_checked({"y_true": _ARRAY, "mean": _ARRAY, "variance": ["array-like", Real]})
+def gaussian_log_score(y_true: Any, mean: Any, variance: Any) -> float:
+    """Return the mean logarithm of the density of Gaussian predictions; higher is better.
+
+    Parameters
+    ----------
+    y_true : array-like of shape (n_samples,) or (n_samples, n_outputs)
+        True values. Outputs are independent: their log-densities are summed.
+    mean : array-like of the shape of ``y_true``
+        Predicted means.
+    variance : array-like of the shape of ``y_true``, or float
+        Predicted variances, above zero; a number is the variance of all.
+
+    Returns
+    -------
+    float
+        The score, in nats.
+
+    Examples
+    --------
+    >>> from sklearn_quam.metrics import gaussian_log_score
+    >>> round(gaussian_log_score([0.0, 1.0], [0.0, 0.0], [1.0, 1.0]), 4)
+    -1.1689
+    """
+    if isinstance(variance, Real):
+        variance = np.full(np.shape(y_true), variance)
+    y_true, mean, variance = _check_same_shape(y_true=y_true, mean=mean, variance=variance)
+    if variance.min() <= 0:
+        raise ValueError("variance must be above zero.")
+    log_density = -0.5 * (np.log(2 * math.pi * variance) + (y_true - mean) ** 2 / variance)
+    return float(log_density.sum(axis=1).mean())
+
+
+@_checked({"y_true": _ARRAY, "lower": _ARRAY, "upper": _ARRAY})
+def interval_coverage(y_true: Any, lower: Any, upper: Any) -> float:
+    """Return the share of values that lie in their predicted intervals, ends included.
+
+    Parameters
+    ----------
+    y_true : array-like of shape (n_samples,) or (n_samples, n_outputs)
+        True values; those of several outputs are counted one by one.
+    lower, upper : array-like of the shape of ``y_true``
+        Ends of the intervals, which may be infinite.
+
+    Returns
+    -------
+    float
+        The share, between 0 and 1.
+
+    Examples
+    --------
+    >>> from sklearn_quam.metrics import interval_coverage
+    >>> interval_coverage([1.0, 2.0, 3.0, 4.0], [0.0, 0.0, 3.0, 5.0], [2.0, 1.0, 4.0, 6.0])
+    0.5
+    """
+    y_true, lower, upper = _check_same_shape(y_true=y_true, lower=lower, upper=upper)
+    if (lower > upper).any():
+        raise ValueError("lower is above upper in some rows.")
+    return float(((lower <= y_true) & (y_true <= upper)).mean())
+
+
+def _column(values: Any, name: str, low: float = -np.inf, high: float = np.inf) -> np.ndarray:
+    values = check_array(values, ensure_2d=False, dtype=np.float64, input_name=name)
+    if values.min() < low or values.max() > high:
+        raise ValueError(f"{name} must lie between {low} and {high}.")
+    return column_or_1d(values)
+
+
+def _check_detection(y_true: Any, y_score: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return which rows are positive, and the scores."""
+    y_true, y_score = column_or_1d(y_true), _column(y_score, "y_score")
+    assert_all_finite(y_true, input_name="y_true")
+    check_consistent_length(y_true, y_score)
+    found = set(y_true.tolist())
+    if not (found <= {0, 1} or found <= {-1, 1}):
+        raise ValueError(f"y_true must be 0 or 1 (or -1 or 1), got {sorted(found, key=str)[:5]}.")
+    if len(found) == 1:
+        raise ValueError(f"y_true holds only one class, {found.pop()}: nothing to tell apart.")
+    return y_true == 1, y_score
+
+
+def _check_same_shape(**arrays: Any) -> list[np.ndarray]:
+    """Return arrays of shape (n_samples, n_outputs); nothing is stretched to fit."""
+    checked = []
+    for name, values in arrays.items():
+        finite = name not in ("lower", "upper")  # an interval may be open
+        checks = {"ensure_2d": False, "ensure_all_finite": finite, "input_name": name}
+        array = check_array(values, dtype=np.float64, **checks)
+        if np.isnan(array).any():
+            raise ValueError(f"Input {name} contains NaN.")
+        checked.append(array.reshape(len(array), -1))
+    check_consistent_length(*checked)
+    if len({array.shape for array in checked}) > 1:
+        shapes = ", ".join(str(array.shape) for array in checked)
+        raise ValueError(f"{', '.join(arrays)} must have the same shape, got {shapes}.")
+    return checked
+
+
+def _means_of_most_certain(values: np.ndarray, uncertainty: Any) -> np.ndarray:
+    """Return the mean of the 1, 2, ... most certain rows' values."""
+    uncertainty = _column(uncertainty, "uncertainty")
+    check_consistent_length(values, uncertainty)
+    _, groups, counts = np.unique(uncertainty, return_inverse=True, return_counts=True)
+    # Rows of equal uncertainty count as much as each other: what a random order has on average.
+    group_means = np.bincount(groups, weights=values) / counts
+    return np.cumsum(np.repeat(group_means, counts)) / np.arange(1, len(values) + 1)
+
+
+def _most_probable(y_true: Any, y_proba: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return the largest probability of each row, and whether its label is the true one."""
+    y_true = column_or_1d(y_true)
+    assert_all_finite(y_true, input_name="y_true")
+    y_proba = check_array(y_proba, ensure_2d=False, dtype=np.float64, input_name="y_proba")
+    check_consistent_length(y_true, y_proba)
+    if y_proba.min() < 0 or y_proba.max() > 1:
+        raise ValueError("y_proba must lie between 0 and 1.")
+    if y_proba.ndim == 1 or y_proba.shape[1] == 1:
+        y_proba = np.column_stack([1 - y_proba.ravel(), y_proba.ravel()])
+    if np.abs(y_proba.sum(axis=1) - 1).max() > _SUM_TOLERANCE:
+        raise ValueError("The rows of y_proba must sum to one.")
+    columns = np.unique(y_true) if labels is None else column_or_1d(labels)
+    if not len(set(columns.tolist())) == len(columns) == y_proba.shape[1]:
+        raise ValueError(
+            f"y_proba is about {y_proba.shape[1]} classes, but there are {len(columns)} labels "
+            f"({columns.tolist()[:5]}); name each column once with labels=."
+        )
+    unknown = set(y_true.tolist()) - set(columns.tolist())
+    if unknown:
+        raise ValueError(f"y_true holds labels without a column: {sorted(unknown, key=str)[:5]}.")
+    return y_proba.max(axis=1), columns[y_proba.argmax(axis=1)] == y_true

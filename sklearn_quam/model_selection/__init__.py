@@ -1,0 +1,25 @@
+"""Scorers for scikit-learn's searches and cross-validation, and a table that compares methods.
+
+A scorer goes where scikit-learn takes ``scoring=``. The estimator may be one of the package, a
+pipeline that ends in one, or a ``GridSearchCV`` over either.
+
+A network that was passed fitted is not trained for each fold: scored on rows that it was trained
+on, it looks too good. Train it without some rows and score only these, with
+``cv=PredefinedSplit(...)``; or pass an unfitted estimator, which is trained for each fold.
+"""
+
+from ._comparison import compare_uncertainty
+from ._scorers import (
+    log_score_scorer,
+    make_ood_scorer,
+    misclassification_scorer,
+    rejection_scorer,
+)
+
+__all__ = [
+    "compare_uncertainty",
+    "log_score_scorer",
+    "make_ood_scorer",
+    "misclassification_scorer",
+    "rejection_scorer",
+]

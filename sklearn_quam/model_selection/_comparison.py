@@ -1,0 +1,300 @@
+"""A table that compares methods."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from sklearn.base import clone, is_classifier
+from sklearn.frozen import FrozenEstimator
+from sklearn.pipeline import make_pipeline
+from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import Interval, validate_params
+from tqdm.auto import tqdm
+
+from .._network.adapters import is_fitted, is_pretrained, split_pipeline
+from .._network.split import module_digest
+from .._posterior.results import RowResults
+from ..base._inside import (
+    COMPONENT,
+    as_labels,
+    as_values,
+    correct,
+    log_probabilities,
+    method_and_rows,
+    opened,
+    squared_errors,
+)
+from ..baselines import ReferenceClassifier, ReferenceRegressor
+from ..metrics import (
+    accuracy_rejection_auc,
+    bootstrap_interval,
+    expected_calibration_error,
+    gaussian_log_score,
+    risk_coverage_auc,
+)
+from ..metrics._detection import DETECTION_METRICS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_checked = partial(validate_params, prefer_skip_nested_validation=False)
+_ENTROPY = "entropy of the network"
+_DETECTION = ("roc_auc", "aupr", "fpr95")
+_METRICS = (*_DETECTION, "accuracy_rejection_auc", "risk_coverage_auc", "ece", "log_score")
+
+
+class _Answers(NamedTuple):
+    """What a method says about some rows."""
+
+    method: Any
+    results: RowResults
+    seconds_per_point: float
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """The data and options that all methods of a comparison share."""
+
+    data: tuple[Any, Any, Any, Any]
+    ood_sets: dict[str, Any]
+    classification: bool
+    bootstrap: dict[str, Any]
+
+    def judge(self, name: str, estimator: Any, component: str) -> tuple[list[dict], Any]:
+        """Return a row for each task, and the estimator, fitted unless that failed."""
+        row: dict[str, Any] = {"method": name, "component": component, "error": ""}
+        tasks = [*self.ood_sets, *["misclassification"] * self.classification, "rejection"]
+        X_train, y_train, X_test, _ = self.data
+        try:
+            if estimator is None:
+                raise ValueError("No method was fitted, so there is no network to look at.")
+            if not is_fitted(estimator):
+                start = time.perf_counter()
+                estimator = clone(estimator).fit(X_train, y_train)
+                row["fit_seconds"] = time.perf_counter() - start
+            answers = self._ask(estimator, X_test)
+        except Exception as error:  # the other methods go on
+            return [row | {"task": task, "error": _reason(error)} for task in tasks], estimator
+        rows = [row | {"task": task} for task in tasks]
+        for row in rows:
+            try:
+                for column, value in self._judge_task(row["task"], estimator, answers, component):
+                    row[column] = value
+            except Exception as error:
+                row["error"] = _reason(error)
+        return rows, estimator
+
+    def _ask(self, estimator: Any, X: Any) -> _Answers:
+        start = time.perf_counter()
+        method, rows = method_and_rows(estimator, X)
+        if is_classifier(method) != self.classification:
+            raise TypeError("Classifiers and regressors cannot be compared with each other.")
+        results = method._results(rows)
+        seconds = time.perf_counter() - start
+        return _Answers(method, results, seconds / len(results.prediction))
+
+    def _judge_task(
+        self, task: str, estimator: Any, answers: _Answers, component: str
+    ) -> Iterator[tuple[str, float]]:
+        """Yield columns and their values."""
+        uncertainty, y_test = getattr(answers.results.uncertainty, component), self.data[-1]
+        if task in self.ood_sets:
+            strange = self._ask(estimator, self.ood_sets[task])
+            yield "seconds_per_point", strange.seconds_per_point
+            is_ood = np.repeat([0, 1], [len(uncertainty), len(strange.results.prediction)])
+            other = getattr(strange.results.uncertainty, component)
+            yield from self._detection(is_ood, np.concatenate([uncertainty, other]))
+            return
+        yield "seconds_per_point", answers.seconds_per_point
+        method, prediction = answers.method, answers.results.prediction
+        if not self.classification:
+            y_test = as_values(y_test, prediction)
+            loss = squared_errors(y_test, prediction)
+            yield from self._interval("risk_coverage_auc", risk_coverage_auc, loss, uncertainty)
+            gaussian = (y_test, prediction, answers.results.variance)
+            yield from self._interval("log_score", gaussian_log_score, *gaussian)
+            return
+        y_test = as_labels(y_test, prediction)
+        is_correct = correct(method._decide(prediction), y_test)
+        if task == "misclassification":
+            yield from self._detection(~is_correct, uncertainty)
+            return
+        rejection = (accuracy_rejection_auc, is_correct, uncertainty)
+        yield from self._interval("accuracy_rejection_auc", *rejection)
+        calibration = (expected_calibration_error, y_test, prediction)
+        yield from self._interval("ece", *calibration, labels=method.classes_)
+        log_proba = log_probabilities(y_test, prediction, method.classes_)
+        yield from self._interval("log_score", np.mean, log_proba)
+
+    def _detection(self, y_true: Any, y_score: np.ndarray) -> Iterator[tuple[str, float]]:
+        for column in _DETECTION:
+            metric = DETECTION_METRICS[column].function
+            if len(set(y_true.tolist())) == 1:
+                raise ValueError(f"{'All' if y_true[0] else 'No'} predictions are mistakes.")
+            yield from self._interval(column, metric, y_true, y_score, stratify=y_true)
+
+    def _interval(
+        self, column: str, metric: Callable[..., Any], *arrays: Any, **options: Any
+    ) -> Iterator[tuple[str, float]]:
+        found = bootstrap_interval(metric, *arrays, **self.bootstrap, **options)
+        yield from zip([column, f"{column}_low", f"{column}_high"], found, strict=True)
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _is_classifier(estimator: Any) -> bool:
+    return hasattr(estimator, "__sklearn_tags__") and is_classifier(estimator)
+
+
+def _named(estimators: Any) -> dict[str, Any]:
+    """Return estimators by name; those of a list are named after the class of their last step."""
+    if not estimators:
+        raise ValueError("estimators is empty: there is nothing to compare.")
+    if isinstance(estimators, dict):
+        return estimators
+    named: dict[str, Any] = {}
+    for estimator in estimators:
+        kind = type(split_pipeline(estimator)[1]).__name__
+        number = 1 + sum(name.split(" ")[0] == kind for name in named)
+        named[kind if number == 1 else f"{kind} {number}"] = estimator
+    return named
+
+
+def _entropy_of_network(estimator: Any) -> tuple[bytes, Any]:
+    """Return a digest of the network's weights, and the network alone as a method, or None."""
+    try:
+        transformers, method = opened(estimator)
+    except TypeError:
+        return b"", None
+    network = getattr(method, "estimator_", getattr(method, "estimator", None))
+    if not is_pretrained(network):
+        return b"", None
+    arguments = {name: getattr(method, name) for name in ("link", "device")}
+    if is_classifier(method):
+        reference: Any = ReferenceClassifier(network, **arguments)
+    else:
+        arguments["noise_variance"] = getattr(method, "noise_variance_", None)
+        reference = ReferenceRegressor(network, measure=method.measure, **arguments)
+    fitted = getattr(method, "_fitted", None)
+    digest = b"" if fitted is None else module_digest(fitted.reference.module)
+    return digest, make_pipeline(*map(FrozenEstimator, transformers), reference)
+
+
+@_checked(
+    {"estimators": [dict, list], "component": COMPONENT, "random_state": ["random_state"]}
+    | {"n_resamples": [Interval(Integral, 1, None, closed="left")], "verbose": ["verbose"]}
+    | {"confidence": [Interval(Real, 0, 1, closed="neither")]}
+)
+def compare_uncertainty(
+    estimators: Any,
+    X_train: Any,
+    y_train: Any,
+    X_test: Any,
+    y_test: Any,
+    X_ood: Any = None,
+    *,
+    component: str = "epistemic",
+    n_resamples: int = 200,
+    confidence: float = 0.95,
+    random_state: Any = None,
+    verbose: int = 0,
+) -> pd.DataFrame:
+    """Compare how good the uncertainties of several methods are.
+
+    Every method is asked once about each data set. What goes wrong with one method or task is
+    told in its rows; the others go on.
+
+    Parameters
+    ----------
+    estimators : dict of str to estimator, or list of estimators
+        Methods of the package, pipelines that end in one, or searches over either; all classifiers
+        or all regressors. Fitted ones are taken as they are, others are cloned and fitted. Those
+        of a list are called after their classes.
+    X_train, y_train : array-likes of length n_train
+        Training data.
+    X_test, y_test : array-likes of length n_test
+        Held-out data of the same kind.
+    X_ood : array-like of length n_ood, or dict of str to array-like, default=None
+        Data of other kinds, which are to be told from X_test.
+    component : {"aleatoric", "epistemic", "total"}, default="epistemic"
+        Which uncertainty of the methods, in all tasks; `misclassification_scorer` and
+        `rejection_scorer` take the total one unless told otherwise.
+    n_resamples : int, default=200
+        Bootstrap resamples of the intervals; the same for all methods.
+    confidence : float, default=0.95
+        Coverage of the intervals.
+    random_state : int, RandomState instance or None, default=None
+        Seeds the resampling.
+    verbose : int, default=0
+        Whether to show a progress bar.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row for each ``method`` and ``task``. Tasks "ood:name" ("ood" for a single array) and
+        "misclassification" (classifiers) have ``roc_auc``, ``aupr`` and ``fpr95``. The task
+        "rejection" has ``accuracy_rejection_auc`` and ``ece`` (classifiers) or
+        ``risk_coverage_auc`` of squared errors (regressors), and ``log_score``. Each comes with
+        ``_low`` and ``_high``, the ends of its interval; what does not apply is NaN. Predictions
+        are those of each method's ``setting``: with "given", the default, all classifiers of one
+        network predict what it predicts, and have its ``ece`` and ``log_score``. Further
+        columns: ``component``; ``seconds_per_point``, of the out-of-distribution or the test rows;
+        ``fit_seconds``, NaN for what was fitted before; ``error``, empty where all went well.
+        The last rows are the entropy of the network (its total uncertainty, without any method;
+        its variance where a regressor has ``measure="variance"``), for each network if there are
+        several: the second and further ones name the first method that has it.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.neural_network import MLPClassifier
+    >>> from sklearn_quam import LaplaceClassifier
+    >>> from sklearn_quam.model_selection import compare_uncertainty
+    >>> X, y = load_iris(return_X_y=True)
+    >>> net = MLPClassifier(solver="lbfgs", alpha=1.0, random_state=0).fit(X[::2], y[::2])
+    >>> methods = {"Laplace": LaplaceClassifier(net, random_state=0)}
+    >>> data = (X[::2], y[::2], X[1::2], y[1::2], 5 * X[1::2])
+    >>> frame = compare_uncertainty(methods, *data, n_resamples=20, random_state=0)
+    >>> frame[["method", "task"]]
+                       method               task
+    0                 Laplace                ood
+    1                 Laplace  misclassification
+    2                 Laplace          rejection
+    3  entropy of the network                ood
+    4  entropy of the network  misclassification
+    5  entropy of the network          rejection
+    """
+    import pandas as pd
+
+    methods = _named(estimators)
+    bootstrap = {"n_resamples": n_resamples, "confidence": confidence}
+    # One seed for all: methods are compared on the same resamples.
+    bootstrap["random_state"] = check_random_state(random_state).randint(np.iinfo(np.int32).max)
+    sets = {f"ood:{name}": X for name, X in X_ood.items()} if isinstance(X_ood, dict) else {}
+    if not isinstance(X_ood, (dict, type(None))):
+        sets["ood"] = X_ood
+    classification = any(map(_is_classifier, methods.values()))
+    comparison = _Comparison((X_train, y_train, X_test, y_test), sets, classification, bootstrap)
+    rows: list[dict[str, Any]] = []
+    networks: dict[bytes, tuple[str, Any]] = {}
+    for name, estimator in tqdm(methods.items(), unit="method", disable=not verbose):
+        judged, estimator = comparison.judge(name, estimator, component)
+        digest, reference = _entropy_of_network(estimator)
+        networks.setdefault(digest, (name, reference))
+        rows += judged
+    if len(networks) > 1:
+        networks.pop(b"", None)
+    for number, (name, reference) in enumerate(networks.values()):
+        label = f"{_ENTROPY} of {name}" if number else _ENTROPY
+        rows += comparison.judge(label, reference, "total")[0]
+    ends = [f"{metric}{end}" for metric in _METRICS for end in ("", "_low", "_high")]
+    columns = ["method", "task", "component", *ends, "seconds_per_point", "fit_seconds", "error"]
+    return pd.DataFrame(rows, columns=columns)

@@ -1,0 +1,214 @@
+"""Scorers for scikit-learn's searches and cross-validation."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+from sklearn.base import is_classifier
+from sklearn.exceptions import UndefinedMetricWarning
+from sklearn.metrics import roc_auc_score
+from sklearn.utils._param_validation import StrOptions, validate_params
+from sklearn.utils.validation import _num_samples
+
+from ..base._inside import (
+    COMPONENT,
+    as_values,
+    correct,
+    log_probabilities,
+    method_and_rows,
+    squared_errors,
+    uncertainty_of,
+)
+from ..metrics import accuracy_rejection_auc, gaussian_log_score, risk_coverage_auc
+from ..metrics._detection import DETECTION_SCORERS
+
+_checked = partial(validate_params, prefer_skip_nested_validation=False)
+
+
+@dataclass(frozen=True, eq=False)
+class _OODScorer:
+    """How well the uncertainty separates X from other data; a class, so that it can be pickled."""
+
+    X_ood: Any = field(repr=False)
+    component: str
+    metric: str | Callable[..., float]
+
+    def __call__(self, estimator: Any, X: Any, y: Any = None) -> float:  # noqa: ARG002
+        known = getattr(uncertainty_of(estimator, X), self.component)
+        strange = getattr(uncertainty_of(estimator, self.X_ood), self.component)
+        is_ood = np.repeat([0, 1], [len(known), len(strange)])
+        metric = self.metric if callable(self.metric) else DETECTION_SCORERS[self.metric].score
+        return float(metric(is_ood, np.concatenate([known, strange])))
+
+
+@_checked({"component": COMPONENT, "metric": [StrOptions(set(DETECTION_SCORERS)), callable]})
+def make_ood_scorer(
+    X_ood: Any, *, component: str = "epistemic", metric: str | Callable[..., float] = "roc_auc"
+) -> Callable[..., float]:
+    """Make a scorer of how well the uncertainty separates known data from other data.
+
+    Parameters
+    ----------
+    X_ood : array-like of shape (n_ood, ...)
+        Rows that are not from the distribution of the training data, as the estimator takes them:
+        those to be found. The rows that the scorer is called with are the others.
+    component : {"aleatoric", "epistemic", "total"}, default="epistemic"
+        Which uncertainty.
+    metric : {"roc_auc", "average_precision", "aupr", "neg_fpr95"} or callable, default="roc_auc"
+        Greater is better: "neg_fpr95" is minus the false positive rate at a true positive rate of
+        95 %. A function is called as ``metric(is_ood, uncertainty)``.
+
+    Returns
+    -------
+    callable
+        To be called as ``scorer(estimator, X, y=None)``, and for ``scoring=``.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.model_selection import cross_val_score
+    >>> from sklearn_quam import LaplaceClassifier
+    >>> from sklearn_quam.model_selection import make_ood_scorer
+    >>> X, y = load_iris(return_X_y=True)
+    >>> scorer = make_ood_scorer(10 * X[::10])
+    >>> cross_val_score(LaplaceClassifier(random_state=0), X, y, scoring=scorer, cv=3).shape
+    (3,)
+    """
+    if not _num_samples(X_ood):
+        raise ValueError("X_ood has no rows.")
+    return _OODScorer(X_ood, component, metric)
+
+
+@_checked({"component": COMPONENT})
+def misclassification_scorer(estimator: Any, X: Any, y: Any, *, component: str = "total") -> float:
+    """Return how well the uncertainty tells mistakes from correct predictions (AUROC).
+
+    Parameters
+    ----------
+    estimator : estimator
+        A fitted classifier of the package, or a pipeline that ends in one.
+    X : array-like of shape (n_samples, ...)
+        Rows.
+    y : array-like of shape (n_samples,)
+        Their labels.
+    component : {"aleatoric", "epistemic", "total"}, default="total"
+        Which uncertainty; to choose for ``scoring=``, pass
+        ``functools.partial(misclassification_scorer, component="epistemic")``.
+
+    Returns
+    -------
+    float
+        The area under the ROC curve; NaN, with a warning, if all or no predictions are correct.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.model_selection import cross_val_score
+    >>> from sklearn_quam import ReferenceClassifier
+    >>> from sklearn_quam.model_selection import misclassification_scorer
+    >>> X, y = load_iris(return_X_y=True)
+    >>> est = ReferenceClassifier(random_state=0)
+    >>> bool((cross_val_score(est, X, y, scoring=misclassification_scorer, cv=2) > 0.8).all())
+    True
+    """
+    method, rows = method_and_rows(estimator, X)
+    if not is_classifier(method):
+        raise TypeError(
+            f"misclassification_scorer is for classifiers, which {type(method).__name__} is not; "
+            "use rejection_scorer or log_score_scorer."
+        )
+    prediction, uncertainty = method.predict(rows, return_uncertainty=True)
+    is_mistake = ~correct(prediction, y)
+    if is_mistake.all() or not is_mistake.any():
+        warnings.warn(
+            f"{'All' if is_mistake.any() else 'No'} predictions are mistakes: how well these are "
+            "told from correct predictions is undefined.",
+            UndefinedMetricWarning,
+            stacklevel=3,  # beyond the check of the parameters
+        )
+        return float("nan")
+    return float(roc_auc_score(is_mistake, getattr(uncertainty, component)))
+
+
+@_checked({"component": COMPONENT})
+def rejection_scorer(estimator: Any, X: Any, y: Any, *, component: str = "total") -> float:
+    """Return how good predictions are when the uncertain ones are rejected.
+
+    Parameters
+    ----------
+    estimator : estimator
+        A fitted estimator of the package, or a pipeline that ends in one.
+    X : array-like of shape (n_samples, ...)
+        Rows.
+    y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+        Their labels or values.
+    component : {"aleatoric", "epistemic", "total"}, default="total"
+        Which uncertainty; to choose for ``scoring=``, pass
+        ``functools.partial(rejection_scorer, component="epistemic")``.
+
+    Returns
+    -------
+    float
+        `accuracy_rejection_auc` of a classifier; minus the `risk_coverage_auc` of the squared
+        errors of a regressor. Greater is better.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn_quam import ReferenceClassifier
+    >>> from sklearn_quam.model_selection import rejection_scorer
+    >>> X, y = load_iris(return_X_y=True)
+    >>> est = ReferenceClassifier(random_state=0).fit(X, y)
+    >>> rejection_scorer(est, X, y) >= est.score(X, y)
+    True
+    """
+    method, rows = method_and_rows(estimator, X)
+    prediction, uncertainty = method.predict(rows, return_uncertainty=True)
+    if is_classifier(method):
+        return accuracy_rejection_auc(correct(prediction, y), getattr(uncertainty, component))
+    return -risk_coverage_auc(squared_errors(y, prediction), getattr(uncertainty, component))
+
+
+def log_score_scorer(estimator: Any, X: Any, y: Any) -> float:
+    """Return the mean logarithm of the probability that was predicted for what came true.
+
+    Parameters
+    ----------
+    estimator : estimator
+        A fitted estimator of the package, or a pipeline that ends in one. Its ``setting`` decides
+        who predicts: with "given", the probabilities are the given network's alone.
+    X : array-like of shape (n_samples, ...)
+        Rows.
+    y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+        Their labels or values.
+
+    Returns
+    -------
+    float
+        In nats; greater is better. For regressors it is the density of a Gaussian with the
+        predicted mean and the total variance, the sum of both parts of ``measure="variance"``.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.metrics import log_loss
+    >>> from sklearn_quam import ReferenceClassifier
+    >>> from sklearn_quam.model_selection import log_score_scorer
+    >>> X, y = load_iris(return_X_y=True)
+    >>> est = ReferenceClassifier(random_state=0).fit(X, y)
+    >>> abs(log_score_scorer(est, X, y) + log_loss(y, est.predict_proba(X))) < 1e-6
+    True
+    """
+    method, rows = method_and_rows(estimator, X)
+    if is_classifier(method):
+        log_proba = log_probabilities(y, method.predict_proba(rows), method.classes_)
+        return float(log_proba.mean())
+    results = method._results(rows)
+    return gaussian_log_score(
+        as_values(y, results.prediction), results.prediction, results.variance
+    )
