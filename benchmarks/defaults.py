@@ -21,12 +21,12 @@ SEEDS = (0,)
 # What is tried: one thing after the other.
 SETTINGS = {
     "defaults": {},
-    "learning rate 0.005": {"learning_rate": 5e-3},
-    "learning rate 0.01": {"learning_rate": 1e-2},
-    "learning rate 0.02": {"learning_rate": 2e-2},
-    "batch of 64": {"batch_size": 64},
-    "batch of 128": {"batch_size": 128},
-    "50 steps": {"n_steps": 50},
+    "learning rate 0.005": {"search__learning_rate": 5e-3},
+    "learning rate 0.01": {"search__learning_rate": 1e-2},
+    "learning rate 0.02": {"search__learning_rate": 2e-2},
+    "batch of 64": {"search__batch_size": 64},
+    "batch of 128": {"search__batch_size": 128},
+    "50 steps": {"search__n_steps": 50},
     "3 targets": {"targets": 3},
     "last layer searched": {"parameters": "last_layer"},
     "best models only": {"sampling": "best"},
@@ -39,7 +39,8 @@ def judge(arguments, n_points):
     for left_out in LEFT_OUT:
         for seed in SEEDS:
             nets, X, y, X_new = cached_prepare(left_out, seed, n_points, n_members=0)
-            est = sklearn_quam.QUAMClassifier(nets[0], random_state=seed, **arguments).fit(X, y)
+            est = sklearn_quam.QUAMClassifier(nets[0], random_state=seed)
+            est.set_params(**arguments).fit(X, y)
             start = time.perf_counter()
             epistemic = est.predict_uncertainty(X_new).epistemic
             seconds.append((time.perf_counter() - start) / len(X_new))

@@ -23,8 +23,10 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn.functional import cross_entropy, log_softmax
 
-from sklearn_quam import QUAMClassifier, _adversarial, _free_network
+from sklearn_quam import PenaltySearch, QUAMClassifier
+from sklearn_quam._network import free
 from sklearn_quam._network.split import SplitModule
+from sklearn_quam._search import adversarial
 
 N_CLASSES = 10
 BATCH_SIZE = 64
@@ -109,7 +111,10 @@ def report_loop(module, X, y, points, n_steps):
         print(f"plain loop, {n_threads} thread(s): {1e3 * loop:8.3f} ms a search step")
     for n_jobs in (1, 2):
         est = QUAMClassifier(
-            module, n_steps=n_steps, batch_size=BATCH_SIZE, tol=0, random_state=0, n_jobs=n_jobs
+            module,
+            search=PenaltySearch(n_steps=n_steps, batch_size=BATCH_SIZE, tol=0),
+            random_state=0,
+            n_jobs=n_jobs,
         )
         est.fit(X, y).predict_uncertainty(points[:32])
         taken = seconds(lambda est=est: est.predict_uncertainty(points))
@@ -120,13 +125,14 @@ def report_loop(module, X, y, points, n_steps):
 
 def report_cache(X, y, points):
     module = trained(make_cnn(), X, y, epochs=5)
-    options = {"parameters": "last_layer", "n_steps": 20, "tol": 0, "random_state": 0}
+    search = PenaltySearch(n_steps=20, tol=0)
+    options = {"parameters": "last_layer", "search": search, "random_state": 0}
 
     def uncached(module, *_):
-        return SplitModule(None, module, cached=False)
+        return SplitModule(None, module, "failed")
 
     cached_est = QUAMClassifier(module, **options).fit(X, y)
-    with mock.patch.object(_free_network, "split_module", uncached):
+    with mock.patch.object(free, "split_module", uncached):
         uncached_est = QUAMClassifier(module, **options).fit(X, y)
     few = points[:8]
     with_cache = seconds(lambda: cached_est.predict_uncertainty(few))
@@ -136,8 +142,8 @@ def report_cache(X, y, points):
 
 def report_growth(module, X, y, points):
     def cost(n_points, targets, n_steps):
-        est = QUAMClassifier(module, targets=targets, n_steps=n_steps, tol=0, random_state=0)
-        est.fit(X, y)
+        search = PenaltySearch(n_steps=n_steps, tol=0)
+        est = QUAMClassifier(module, search=search, targets=targets, random_state=0).fit(X, y)
         est.predict_uncertainty(points[:8])
         return seconds(lambda: est.predict_uncertainty(points[:n_points]))
 
@@ -155,12 +161,13 @@ def measure_memory(name, limit):
     torch.manual_seed(0)
     wide = nn.Sequential(nn.Linear(64, 1000), nn.ReLU(), nn.Linear(1000, N_CLASSES))
     module = {"wide MLP": wide, "CNN": make_cnn()}[name].eval()
-    est = QUAMClassifier(module, memory_limit=f"{limit}MB", n_steps=8, tol=0).fit(X, y)
-    with mock.patch.object(_adversarial, "_MAX_SEARCHES_ON_CPU", 10):
+    search = PenaltySearch(n_steps=8, tol=0)
+    est = QUAMClassifier(module, search=search, memory_limit=f"{limit}MB").fit(X, y)
+    with mock.patch.object(adversarial, "_MAX_SEARCHES_ON_CPU", 10):
         est.predict_uncertainty(X[:2])  # libraries take their own memory once
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with mock.patch.object(_adversarial, "_MAX_SEARCHES_ON_CPU", 10**9):
-        searches = est._searches_at_once()
+    with mock.patch.object(adversarial, "_MAX_SEARCHES_ON_CPU", 10**9):
+        searches = est._fitted.models._searches_at_once(est._question(X).limits)
         est.predict_uncertainty(X[: -(-searches // N_CLASSES)])
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     print(

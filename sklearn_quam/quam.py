@@ -9,6 +9,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from ._search.sampling import CLASSIFIER_SAMPLING, REGRESSOR_SAMPLING
 from ._search.targets import Targets, class_targets, direction_targets
+from ._typing import Device, MemoryLimit, NoiseVariance, Parameters, RandomState
 from .base._adversarial import AdversarialSearch
 from .base._classifier import BaseUncertaintyClassifier
 from .base._regressor import BaseUncertaintyRegressor
@@ -29,37 +30,34 @@ class QUAMClassifier(AdversarialSearch, BaseUncertaintyClassifier):
         retrained and never changed. An unfitted one is cloned and trained by ``fit``. None
         trains a small network.
     parameters : str, int, list of str, callable or LoRA, default="all"
-        What is searched: "all", "last_layer", a number of last layers, "bias", "norm" (of
-        normalisation layers), names of parameters or patterns such as "head.*", a function of
-        (name, parameter), "lora" or a `LoRA`. The part of the network that does not depend on it is
+        What may differ from the given network: "all", "last_layer", a number of last layers,
+        "bias", "norm" (of normalisation layers), names of parameters or patterns such as "head.*",
+        a function of (name, parameter), "lora" or a `LoRA`. The part of the network before it is
         computed only once for each row.
     setting : {"given", "expected"}, default="given"
         "given" judges the given network (setting (b) of the paper), "expected" the average of all
         plausible models, which then also predicts (setting (a)). It may be changed after ``fit``:
-        the searches are the same.
+        both use the same models.
     search : "penalty" or PenaltySearch, default="penalty"
         How the searches move: `PenaltySearch` is the paper's algorithm, and "penalty" means its
         defaults. Its arguments are tuned as ``search__n_steps``.
     targets : "all", int or "untargeted", default="all"
         A search for each class, for the N most probable ones, or a single search that raises
         the divergence itself, which finds less.
-    slack : float, default=None
-        Largest increase of the mean training loss (in nats a row) at which a model still counts as
-        one that explains the data (gamma in the paper); None takes the temperature.
-        It decides what is called feasible, what ``sampling="best"`` may take, and when a search
-        has converged.
+    sampling : {"trajectory", "best", "gaussian"}, default="trajectory"
+        Which models count: all that a search meets on its way, the most divergent feasible one of
+        each search, or this one and draws around it. The given network counts in any case, once
+        for each target: it anchors the weights where every other model explains the data badly.
     temperature : float or "auto", default="auto"
         Scale of loss increases (T in the paper): a found model weighs exp(-increase / temperature),
         where an increase below zero counts as zero.
         "auto" is 10 / n_samples of the training data, ten times the temperature of the Bayesian
         posterior, because loss increases are measured on a part of the training data.
-    sampling : {"trajectory", "best", "gaussian"}, default="trajectory"
-        Which models count: all that a search meets on its way, the most divergent feasible one of
-        each search, or this one and draws around it. The given network counts in any case, once
-        for each target: it anchors the weights where every other model explains the data badly.
-    memory_limit : int, float or str, default=None
-        Memory for searches that run together, in bytes or as a text such as "1GB"; None takes a
-        quarter of what is free. All workers share it.
+    slack : float, default=None
+        Largest increase of the mean training loss (in nats a row) at which a model still counts as
+        one that explains the data (gamma in the paper); None takes the temperature.
+        It decides what is called feasible, what ``sampling="best"`` may take, and when a search
+        has converged.
     link : {"logits", "log_probabilities", "probabilities", "binary_logit"}, default=None
         What the network returns: scores, logarithms of probabilities, probabilities, or the one
         score of the second of two classes. None takes it from a skorch net's criterion, and means
@@ -69,10 +67,13 @@ class QUAMClassifier(AdversarialSearch, BaseUncertaintyClassifier):
     n_jobs : int, default=None
         Workers that share the rows, through joblib (processes, or whatever
         ``joblib.parallel_config`` says). The result does not depend on it.
+    memory_limit : int, float or str, default=None
+        Memory for models that run together, in bytes or as a text such as "1GB"; None takes a
+        quarter of what is free. All workers share it.
     random_state : int, RandomState instance or None, default=None
         Seeds the mini-batches, the same for all rows, and the training of an unfitted estimator.
     verbose : int, default=0
-        Whether to show a progress bar.
+        Whether to show progress bars.
 
     Attributes
     ----------
@@ -81,9 +82,9 @@ class QUAMClassifier(AdversarialSearch, BaseUncertaintyClassifier):
     estimator_ : estimator or torch.nn.Module
         The fitted network.
     parameter_names_ : list of str
-        Parameters of the network that the searches change.
+        Parameters of the network that may differ.
     n_parameters_searched_ : int
-        Number of values that are searched.
+        Number of values in them, or in the factors of low-rank updates of them.
     temperature_ : float
         The temperature.
     slack_ : float
@@ -137,18 +138,18 @@ class QUAMClassifier(AdversarialSearch, BaseUncertaintyClassifier):
         self,
         estimator: Any = None,
         *,
-        parameters: Any = "all",
+        parameters: Parameters = "all",
         setting: str = "given",
         search: Any = "penalty",
         targets: Any = "all",
-        slack: float | None = None,
-        temperature: float | str = "auto",
         sampling: str = "trajectory",
-        memory_limit: Any = None,
+        temperature: float | str = "auto",
+        slack: float | None = None,
         link: str | None = None,
-        device: Any = None,
+        device: Device = None,
         n_jobs: int | None = None,
-        random_state: Any = None,
+        memory_limit: MemoryLimit = None,
+        random_state: RandomState = None,
         verbose: int = 0,
     ) -> None:
         self.estimator = estimator
@@ -156,13 +157,13 @@ class QUAMClassifier(AdversarialSearch, BaseUncertaintyClassifier):
         self.setting = setting
         self.search = search
         self.targets = targets
-        self.slack = slack
-        self.temperature = temperature
         self.sampling = sampling
-        self.memory_limit = memory_limit
+        self.temperature = temperature
+        self.slack = slack
         self.link = link
         self.device = device
         self.n_jobs = n_jobs
+        self.memory_limit = memory_limit
         self.random_state = random_state
         self.verbose = verbose
 
@@ -186,14 +187,14 @@ class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
         retrained and never changed. An unfitted one is cloned and trained by ``fit``. None
         trains a small network.
     parameters : str, int, list of str, callable or LoRA, default="all"
-        What is searched: "all", "last_layer", a number of last layers, "bias", "norm" (of
-        normalisation layers), names of parameters or patterns such as "head.*", a function of
-        (name, parameter), "lora" or a `LoRA`. The part of the network that does not depend on it is
+        What may differ from the given network: "all", "last_layer", a number of last layers,
+        "bias", "norm" (of normalisation layers), names of parameters or patterns such as "head.*",
+        a function of (name, parameter), "lora" or a `LoRA`. The part of the network before it is
         computed only once for each row.
     setting : {"given", "expected"}, default="given"
         "given" judges the given network (setting (b) of the paper), "expected" the average of all
         plausible models, which then also predicts (setting (a)). It may be changed after ``fit``:
-        the searches are the same.
+        both use the same models.
     measure : {"entropy", "variance"}, default="entropy"
         Entropies in nats, or variances in squared units of the target.
     search : "penalty" or PenaltySearch, default="penalty"
@@ -202,15 +203,6 @@ class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
     targets : {"all", "untargeted"}, default="all"
         Searches up and down for each output, or a single search that raises the divergence
         itself, which finds less.
-    slack : float, default=None
-        Largest increase of the mean training loss (in nats a row) at which a model still counts as
-        one that explains the data (gamma in the paper); None takes ten times the temperature.
-        It decides what is called feasible, what ``sampling="best"`` may take, and when a search
-        has converged.
-    temperature : float or "auto", default="auto"
-        Scale of loss increases (T in the paper): a found model weighs exp(-increase / temperature),
-        where an increase below zero counts as zero.
-        "auto" is 1 / n_samples of the training data, the temperature of the Bayesian posterior.
     sampling : {"profile", "trajectory", "best", "gaussian"}, default="profile"
         Which models count: for every shift of the mean the one that explains the data best, all
         that a search meets on its way, the most divergent feasible one of each search, or this one
@@ -218,9 +210,15 @@ class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
         loss increases are those to be expected if the given network is right. The given network (in
         "profile": shifts next to zero) counts in any case: it anchors the weights where every other
         model explains the data badly.
-    memory_limit : int, float or str, default=None
-        Memory for searches that run together, in bytes or as a text such as "1GB"; None takes a
-        quarter of what is free. All workers share it.
+    temperature : float or "auto", default="auto"
+        Scale of loss increases (T in the paper): a found model weighs exp(-increase / temperature),
+        where an increase below zero counts as zero.
+        "auto" is 1 / n_samples of the training data, the temperature of the Bayesian posterior.
+    slack : float, default=None
+        Largest increase of the mean training loss (in nats a row) at which a model still counts as
+        one that explains the data (gamma in the paper); None takes ten times the temperature.
+        It decides what is called feasible, what ``sampling="best"`` may take, and when a search
+        has converged.
     link : {"mean", "mean_variance", "mean_log_variance"}, default=None
         What the network returns; two parts are a tuple, or the two halves of the columns. None
         takes it from a skorch net's criterion, such as ``MSELoss`` for the mean; of other modules
@@ -233,10 +231,13 @@ class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
     n_jobs : int, default=None
         Workers that share the rows, through joblib (processes, or whatever
         ``joblib.parallel_config`` says). The result does not depend on it.
+    memory_limit : int, float or str, default=None
+        Memory for models that run together, in bytes or as a text such as "1GB"; None takes a
+        quarter of what is free. All workers share it.
     random_state : int, RandomState instance or None, default=None
         Seeds the mini-batches, the same for all rows, and the training of an unfitted estimator.
     verbose : int, default=0
-        Whether to show a progress bar.
+        Whether to show progress bars.
 
     Attributes
     ----------
@@ -247,9 +248,9 @@ class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
     noise_variance_ : ndarray of shape (n_outputs,)
         Variance around the mean; only for networks that predict the mean only.
     parameter_names_ : list of str
-        Parameters of the network that the searches change.
+        Parameters of the network that may differ.
     n_parameters_searched_ : int
-        Number of values that are searched.
+        Number of values in them, or in the factors of low-rank updates of them.
     temperature_ : float
         The temperature.
     slack_ : float
@@ -301,20 +302,20 @@ class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
         self,
         estimator: Any = None,
         *,
-        parameters: Any = "all",
+        parameters: Parameters = "all",
         setting: str = "given",
         measure: str = "entropy",
         search: Any = "penalty",
         targets: Any = "all",
-        slack: float | None = None,
-        temperature: float | str = "auto",
         sampling: str = "profile",
-        memory_limit: Any = None,
+        temperature: float | str = "auto",
+        slack: float | None = None,
         link: str | None = None,
-        noise_variance: Any = None,
-        device: Any = None,
+        noise_variance: NoiseVariance = None,
+        device: Device = None,
         n_jobs: int | None = None,
-        random_state: Any = None,
+        memory_limit: MemoryLimit = None,
+        random_state: RandomState = None,
         verbose: int = 0,
     ) -> None:
         self.estimator = estimator
@@ -323,14 +324,14 @@ class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
         self.measure = measure
         self.search = search
         self.targets = targets
-        self.slack = slack
-        self.temperature = temperature
         self.sampling = sampling
-        self.memory_limit = memory_limit
+        self.temperature = temperature
+        self.slack = slack
         self.link = link
         self.noise_variance = noise_variance
         self.device = device
         self.n_jobs = n_jobs
+        self.memory_limit = memory_limit
         self.random_state = random_state
         self.verbose = verbose
 

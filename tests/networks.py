@@ -76,7 +76,8 @@ def with_ones(X):
 
 def flat(est):
     """Return the weights that a method has drawn, a row for each model."""
-    return torch.cat([value.flatten(1) for value in est._weights.values()], dim=1).numpy()
+    weights = est._fitted.models.weights.values()
+    return torch.cat([value.flatten(1) for value in weights], dim=1).numpy()
 
 
 def tied():

@@ -4,11 +4,13 @@ import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import sklearn_quam
+from sklearn_quam import PenaltySearch
+from sklearn_quam.base import _estimator
 
 # method -> arguments that keep the checks fast
 ARGUMENTS = {
     "Reference": {},
-    "QUAM": {"n_steps": 2},
+    "QUAM": {"search": PenaltySearch(n_steps=2)},
     "MCDropout": {"n_samples": 4},
     "DeepEnsemble": {"n_estimators": 2},
     "Laplace": {"n_samples": 8},
@@ -27,6 +29,17 @@ ESTIMATORS = [
 def test_every_method_is_checked():
     public = {name for name in sklearn_quam.__all__ if name.endswith(("Classifier", "Regressor"))}
     assert {type(estimator).__name__ for estimator in ESTIMATORS} == public
+
+
+@pytest.fixture(autouse=True)
+def _small_networks(monkeypatch):
+    """The checks train thousands of networks: smaller ones than a user gets who passes none."""
+    default = _estimator.default_network
+
+    def small(task):
+        return default(task).set_params(hidden_layer_sizes=(16,), max_iter=100)
+
+    monkeypatch.setattr(_estimator, "default_network", small)
 
 
 @pytest.mark.filterwarnings("ignore")

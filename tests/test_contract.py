@@ -15,6 +15,7 @@ from sklearn import config_context
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
+from sklearn.impute import SimpleImputer
 from sklearn.model_selection import GridSearchCV, cross_validate
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import Pipeline, make_pipeline
@@ -23,7 +24,7 @@ from skorch import NeuralNetClassifier, NeuralNetRegressor
 from torch import nn
 
 import sklearn_quam
-from sklearn_quam import Diagnostics, Uncertainty
+from sklearn_quam import Diagnostics, PenaltySearch, Uncertainty
 from sklearn_quam._network.adapters import is_pretrained
 
 
@@ -48,7 +49,7 @@ def members(network):
 # method -> arguments that keep the tests fast, or a function of the network that returns them
 ARGUMENTS = {
     "Reference": {},
-    "QUAM": {"n_steps": 5},
+    "QUAM": {"search": PenaltySearch(n_steps=5)},
     "MCDropout": {"n_samples": 8, "p": 0.2},
     "DeepEnsemble": members,
     "Laplace": {"n_samples": 16},
@@ -71,15 +72,46 @@ if torch.backends.mps.is_available():
 
 N_FEATURES, N_CLASSES = 4, 3
 
+LIVE = ("setting", "measure", "memory_limit", "n_jobs", "verbose")
+# Another valid value of each argument that says what is fitted; the rest is changed below by kind.
+OTHER_VALUES = {
+    "structure": "diag",
+    "predictive": "probit",
+    "link": {"classifier": "log_probabilities", "regressor": "mean_variance"},
+    "device": torch.device("cpu"),
+    "estimators": [],
+    "noise_variance": 0.25,
+    "parameters": "bias",
+    "targets": "untargeted",
+    "sampling": "best",
+    "temperature": 0.5,
+    "slack": 0.5,
+    "prior_precision": 2.5,
+    "p": 0.35,
+    "search__learning_rate": 0.5,
+    "search__penalty": 0.5,
+    "search__penalty_growth": 2.0,
+    "search__adam_epsilon": 0.5,
+    "search__max_change": 3.0,
+}
 
-class FitCounter(NeuralNetClassifier):
-    """Counts how often it is trained, also in its clones."""
+
+class CountedFits:
+    """Counts how often a net is trained, also in its clones."""
 
     calls = 0
 
     def fit(self, X, y, **fit_params):
-        type(self).calls += 1
+        CountedFits.calls += 1
         return super().fit(X, y, **fit_params)
+
+
+class CountedClassifier(CountedFits, NeuralNetClassifier):
+    pass
+
+
+class CountedRegressor(CountedFits, NeuralNetRegressor):
+    pass
 
 
 def is_classifier(method):
@@ -125,6 +157,16 @@ def method(request):
     return request.param
 
 
+each_classifier = pytest.mark.parametrize(
+    "method", list(filter(is_classifier, METHODS)), ids=lambda method: method.__name__
+)
+each_regressor = pytest.mark.parametrize(
+    "method",
+    [method for method in METHODS if not is_classifier(method)],
+    ids=lambda method: method.__name__,
+)
+
+
 @pytest.fixture
 def fitted(method):
     return make_estimator(method).fit(*make_data(method))
@@ -151,15 +193,14 @@ def test_three_float64_arrays_that_add_up(method, setting, X_new):
     assert np.isfinite(u.total).all()
 
 
+@each_regressor
 @pytest.mark.parametrize("setting", ["given", "expected"])
-def test_variance_measure_of_regressors(setting):
-    for method in METHODS:
-        if not is_classifier(method):
-            X, y = make_data(method)
-            est = make_estimator(method, setting=setting, measure="variance").fit(X, y)
-            u = est.predict_uncertainty(X)
-            assert (u.aleatoric > 0).all()
-            np.testing.assert_allclose(u.total, u.aleatoric + u.epistemic, rtol=1e-12)
+def test_variance_measure_of_regressors(method, setting):
+    X, y = make_data(method)
+    est = make_estimator(method, setting=setting, measure="variance").fit(X, y)
+    u = est.predict_uncertainty(X)
+    assert (u.aleatoric > 0).all()
+    np.testing.assert_allclose(u.total, u.aleatoric + u.epistemic, rtol=1e-12)
 
 
 def test_frame_takes_the_index(fitted, X_new):
@@ -174,7 +215,9 @@ def test_frame_takes_the_index(fitted, X_new):
 def test_diagnostics_have_one_entry_a_row(fitted, X_new):
     _, diagnostics = fitted.predict_uncertainty(X_new, return_diagnostics=True)
     assert isinstance(diagnostics, Diagnostics)
-    assert all(len(column) == len(X_new) for column in diagnostics)
+    columns = diagnostics.to_frame()
+    assert list(columns)[:2] == ["standard_error", "effective_sample_size"]
+    assert len(columns) == len(X_new)
     assert (diagnostics.standard_error >= 0).all()
     assert (diagnostics.effective_sample_size >= 1 - 1e-9).all()
 
@@ -237,9 +280,8 @@ def test_wraps_a_pipeline(method, X_new):
     )
 
 
+@each_classifier
 def test_string_labels(method, X_new):
-    if not is_classifier(method):
-        return
     X, y = make_data(method)
     names = np.array(["ant", "bee", "cat"])
     est = make_estimator(method).fit(X, names[y])
@@ -376,17 +418,18 @@ def test_clone_copies_an_unfitted_network(method):
 
 
 def test_grid_search_trains_a_given_network_never(method):
-    if not is_classifier(method):
-        return
     X, y = make_data(method)
-    FitCounter.calls = 0
-    net = FitCounter(
-        make_module(method), criterion=nn.CrossEntropyLoss, max_epochs=1, verbose=0
-    ).fit(X, y.astype(np.int64))
+    options = {"max_epochs": 1, "verbose": 0, "train_split": None}
+    if is_classifier(method):
+        net = CountedClassifier(make_module(method), criterion=nn.CrossEntropyLoss, **options)
+    else:
+        net = CountedRegressor(make_module(method), **options)
+    CountedFits.calls = 0
+    net.fit(X, y.astype(np.int64) if is_classifier(method) else y.reshape(-1, 1))
     weights = copy.deepcopy(net.module_.state_dict())
     search = GridSearchCV(make_estimator(method, net), {"setting": ["given", "expected"]}, cv=2)
     search.fit(X, y).best_estimator_.predict_uncertainty(X)
-    assert FitCounter.calls == 1
+    assert CountedFits.calls == 1
     assert all(torch.equal(weights[k], v) for k, v in net.module_.state_dict().items())
 
 
@@ -472,7 +515,7 @@ def test_sample_weight_counts_in_the_reference_loss(method):
     y_part = y[:10]
     if is_classifier(method):
         # every class must occur, or the network's columns cannot be named
-        assert set(y_part) <= set(range(N_CLASSES))
+        assert set(y_part) == set(range(N_CLASSES))
     part = make_estimator(method, **params).fit(X[:10], y_part)
     assert weighted.reference_loss_ == pytest.approx(part.reference_loss_, rel=1e-5)
 
@@ -536,25 +579,107 @@ def test_progress_bar(method, X_new, capsys):
     assert not capsys.readouterr().err
 
 
-def test_multi_output_regression():
-    for method in METHODS:
-        if not is_classifier(method):
-            X, y = make_data(method)
-            targets = np.c_[y, -2 * y]
-            torch.manual_seed(0)
-            est = make_estimator(method, nn.Linear(N_FEATURES, 2)).fit(X, targets)
-            assert est.predict(X).shape == targets.shape
-            assert est.noise_variance_.shape == (2,)
-            u = est.predict_uncertainty(X)
-            np.testing.assert_allclose(u.total, u.aleatoric + u.epistemic, rtol=1e-12)
+@each_regressor
+def test_multi_output_regression(method):
+    X, y = make_data(method)
+    targets = np.c_[y, -2 * y]
+    torch.manual_seed(0)
+    est = make_estimator(method, nn.Linear(N_FEATURES, 2)).fit(X, targets)
+    assert est.predict(X).shape == targets.shape
+    assert est.noise_variance_.shape == (2,)
+    u = est.predict_uncertainty(X)
+    np.testing.assert_allclose(u.total, u.aleatoric + u.epistemic, rtol=1e-12)
 
 
-def test_noise_variance_from_validation_data():
-    for method in METHODS:
-        if not is_classifier(method):
-            X, y = make_data(method)
-            est = make_estimator(method, nn.Linear(N_FEATURES, 1)).fit(
-                X[:20], y[:20], X_val=X[20:], y_val=y[20:]
+@each_regressor
+def test_noise_variance_from_validation_data(method):
+    X, y = make_data(method)
+    est = make_estimator(method, nn.Linear(N_FEATURES, 1)).fit(
+        X[:20], y[:20], X_val=X[20:], y_val=y[20:]
+    )
+    residuals = y[20:] - est.predict(X[20:])
+    np.testing.assert_allclose(est.noise_variance_, np.mean(residuals**2), rtol=1e-5)
+
+
+# -- arguments that are changed after fit --------------------------------------------------
+
+
+def other_value(name, value, method):
+    """Return another valid value of an argument."""
+    if name == "estimator":
+        return make_module(method, seed=1)
+    if name == "search":
+        return PenaltySearch(n_steps=6)
+    if name in OTHER_VALUES:
+        other = OTHER_VALUES[name]
+        return other[method._task] if isinstance(other, dict) else other
+    return value / 2 if isinstance(value, float) and value else value + 1
+
+
+def test_an_argument_that_was_fitted_cannot_be_changed_silently(method, fitted, X_new):
+    before = fitted.predict_uncertainty(X_new)
+    names = [name for name in fitted.get_params() if name not in LIVE]
+    assert {"estimator", "link", "device", "random_state"} <= set(names)
+    for name in names:
+        value = fitted.get_params()[name]
+        fitted.set_params(**{name: other_value(name, value, method)})
+        with pytest.raises(ValueError, match=rf"{name}.* changed after fit"):
+            fitted.predict_uncertainty(X_new)
+        with pytest.raises(ValueError, match="changed after fit"):
+            fitted.predict(X_new)
+        fitted.set_params(**{name: value})
+    assert_same_uncertainty(fitted.predict_uncertainty(X_new), before, rtol=0, atol=0)
+
+
+def test_equal_arguments_are_no_change(method, fitted, X_new):
+    fitted.set_params(**clone(fitted).get_params(deep=False))
+    fitted.predict_uncertainty(X_new)
+
+
+def test_a_net_that_fit_trains_may_be_asked_and_stored(method, X_new):
+    X, y = make_data(method)
+    for network in (make_skorch_net(method), make_sklearn_net(method)):
+        est = make_estimator(method, network).fit(X, y)
+        before = est.predict_uncertainty(X_new)
+        restored = pickle.loads(pickle.dumps(est))
+        assert_same_uncertainty(restored.predict_uncertainty(X_new), before, rtol=0, atol=0)
+    est.set_params(estimator__alpha=0.5)
+    with pytest.raises(ValueError, match="estimator__alpha.* changed after fit"):
+        est.predict_uncertainty(X_new)
+
+
+def test_missing_values_of_transformers_are_no_change(method, X_new):
+    X, y = make_data(method)
+    pipe = make_pipeline(SimpleImputer(missing_values=np.nan), make_sklearn_net(method))
+    est = make_estimator(method, pipe).fit(X, y)
+    pickle.loads(pickle.dumps(est)).predict_uncertainty(X_new)
+
+
+def test_stored_estimators_know_what_they_were_fitted_with(fitted, X_new):
+    restored = pickle.loads(pickle.dumps(fitted))
+    restored.predict_uncertainty(X_new)
+    with pytest.raises(ValueError, match="random_state.* changed after fit"):
+        restored.set_params(random_state=5).predict_uncertainty(X_new)
+
+
+def test_how_to_answer_may_be_changed_at_any_time(method, fitted, X_new):
+    others = {"setting": "expected", "measure": "variance", "memory_limit": "1MB", "n_jobs": 1}
+    for name, other in others.items():
+        if name in fitted.get_params():
+            anew = make_estimator(method, **{name: other}).fit(*make_data(method))
+            value = fitted.get_params()[name]
+            fitted.set_params(**{name: other})
+            assert_same_uncertainty(
+                fitted.predict_uncertainty(X_new), anew.predict_uncertainty(X_new)
             )
-            residuals = y[20:] - est.predict(X[20:])
-            np.testing.assert_allclose(est.noise_variance_, np.mean(residuals**2), rtol=1e-5)
+            fitted.set_params(**{name: value})
+    with pytest.raises(ValueError, match="setting"):
+        fitted.set_params(setting="other").predict_uncertainty(X_new)
+
+
+def test_a_fit_that_fails_leaves_nothing_that_answers(fitted, method, X_new):
+    X, y = make_data(method)
+    with pytest.raises(ValueError, match="NaN"):
+        fitted.fit(X * np.nan, y)
+    with pytest.raises(NotFittedError):
+        fitted.predict_uncertainty(X_new)

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from dataclasses import fields
 from functools import cache
 
 import joblib
@@ -18,7 +19,8 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from torch import nn
 
-from sklearn_quam import LoRA, QUAMClassifier, QUAMRegressor, _free_network
+from sklearn_quam import LoRA, QUAMClassifier, QUAMRegressor
+from sklearn_quam._network import free
 from sklearn_quam._network.split import SplitModule
 
 from .networks import (
@@ -37,6 +39,7 @@ from .networks import (
     module_state,
     tied,
 )
+from .searches import quam
 
 SHORT = {"n_steps": 12, "penalty_every": 4, "learning_rate": 0.02, "random_state": 0}
 PROPERTY = settings(deadline=None, max_examples=10)
@@ -53,9 +56,9 @@ def assert_same_rows(found, expected, rows=slice(None), rtol=1e-8, leave_out=())
     """Compare uncertainty and diagnostics, the latter of some rows."""
     for got, wanted in zip(found[0], expected[0], strict=True):
         np.testing.assert_allclose(got, wanted[rows], rtol=rtol, atol=1e-12)
-    for name, got, wanted in zip(found[1]._fields, found[1], expected[1], strict=True):
-        if name in leave_out:
-            continue
+    assert type(found[1]) is type(expected[1])
+    for name in [field.name for field in fields(found[1]) if field.name not in leave_out]:
+        got, wanted = getattr(found[1], name), getattr(expected[1], name)
         if got.dtype.kind == "f":
             np.testing.assert_allclose(got, wanted[rows], rtol=rtol, atol=1e-9, err_msg=name)
         else:
@@ -76,7 +79,6 @@ options = st.fixed_dictionaries(
         "setting": st.sampled_from(["given", "expected"]),
         "sampling": st.sampled_from(["trajectory", "best", "gaussian", "profile"]),
         "parameters": st.sampled_from(["all", "last_layer", "bias", "lora"]),
-        "optimizer": st.sampled_from(["adam", "sgd"]),
         "tol": st.sampled_from([0.0, 0.05]),
         "batch_size": st.sampled_from([10, 256]),
         "n_steps": st.integers(1, 14),
@@ -92,7 +94,7 @@ def build(kind, **chosen):
     if wrapper is QUAMClassifier and chosen.get("sampling") == "profile":
         chosen["sampling"] = "trajectory"
     arguments = {**SHORT, "slack": 0.2, **chosen}
-    return wrapper(seeded(module, n_out).double(), **arguments).fit(X, y)
+    return quam(wrapper, seeded(module, n_out).double(), **arguments).fit(X, y)
 
 
 @PROPERTY
@@ -124,7 +126,8 @@ def test_standard_errors_do_not_depend_on_the_memory_limit(kind, sampling, setti
     chosen = {"setting": setting, "sampling": sampling, "n_steps": 8}
     _, default = build(kind, **chosen).predict_uncertainty(X_NEW[:2], return_diagnostics=True)
     single = build(kind, **chosen, memory_limit="1KB")
-    assert single._searches_at_once() == 1  # the targets of a row come one after the other
+    models, question = single._fitted.models, single._question(single._check_inputs(X_NEW[:2]))
+    assert models._searches_at_once(question.limits) == 1  # one target of a row after the other
     _, found = single.predict_uncertainty(X_NEW[:2], return_diagnostics=True)
     np.testing.assert_allclose(found.standard_error, default.standard_error, rtol=1e-5)
 
@@ -171,25 +174,22 @@ def test_parts_add_up_and_epistemic_is_not_negative(kind, chosen):
     ],
     ids=["dense", "skip connection", "convolutional"],
 )
-def test_cached_and_uncached_give_the_same(module, data, parameters, monkeypatch):
+def test_a_cut_network_gives_the_same_as_the_whole(module, data, parameters, monkeypatch):
     net = seeded(module).double()
-    est = QUAMClassifier(net, parameters=parameters, **SHORT)
-    cached = est.fit(data, LABELS).predict_uncertainty(data[:6] * 2, return_diagnostics=True)
-    assert est.frozen_part_cached_
-    assert cached[1].cached.all()
+    est = quam(QUAMClassifier, net, parameters=parameters, **SHORT)
+    cut = est.fit(data, LABELS).predict_uncertainty(data[:6] * 2, return_diagnostics=True)
+    # Only the last layer leaves something before it that is the same for all models.
+    assert est.cut_ == ("inside" if parameters == "last_layer" else "at_input")
     monkeypatch.setattr(
-        _free_network, "split_module", lambda module, *_: SplitModule(None, module, False)
+        free, "split_module", lambda module, *_: SplitModule(None, module, "failed")
     )
     whole = clone(est).fit(data, LABELS)
-    assert not whole.frozen_part_cached_
-    uncached = whole.predict_uncertainty(data[:6] * 2, return_diagnostics=True)
-    assert not uncached[1].cached.any()
-    uncached = uncached[0], uncached[1]._replace(cached=cached[1].cached)
-    assert_same_rows(uncached, cached)
+    assert whole.cut_ == "failed"
+    assert_same_rows(whole.predict_uncertainty(data[:6] * 2, return_diagnostics=True), cut)
 
 
 def test_single_precision_rows_are_as_independent_as_rounding_allows():
-    est = QUAMClassifier(seeded(dense), **{**SHORT, "n_steps": 40}).fit(X, LABELS)
+    est = quam(QUAMClassifier, seeded(dense), **{**SHORT, "n_steps": 40}).fit(X, LABELS)
     together = est.predict_uncertainty(X_NEW).epistemic[:10]
     alone = [est.predict_uncertainty(X_NEW[i : i + 1]).epistemic[0] for i in range(10)]
     np.testing.assert_allclose(alone, together, rtol=1e-4)
@@ -222,7 +222,7 @@ MODELS = {
 def test_adversarial_models_are_what_they_are_said_to_be(module, arguments, dtype):
     net = seeded(module).to(dtype)
     before = module_state(net)
-    est = QUAMClassifier(net, **{**SHORT, "slack": 0.1, "n_steps": 25, **arguments})
+    est = quam(QUAMClassifier, net, **{**SHORT, "slack": 0.1, "n_steps": 25, **arguments})
     est.fit(X, WORDS[LABELS])
     rtol = 1e-9 if dtype == torch.float64 else 2e-4
     inputs, target = torch.as_tensor(X).to(dtype), torch.as_tensor(LABELS)
@@ -247,7 +247,7 @@ def test_adversarial_models_are_what_they_are_said_to_be(module, arguments, dtyp
             np.testing.assert_allclose(model["divergence"], divergence, rtol=rtol, atol=1e-6)
             increase = float(loss - given_loss.detach())
             np.testing.assert_allclose(model["loss_increase"], increase, rtol=rtol, atol=1e-6)
-            assert model["loss_increase"] <= est._prepare()[0].slack
+            assert model["loss_increase"] <= est._fitted.models.problem.slack
             assert model["feasible"] == (model["divergence"] > 0)
         names = {m["target"] for m in found}
         assert names == {None} if n_targets == 1 else names <= set(WORDS)
@@ -259,12 +259,14 @@ def test_adversarial_models_are_what_they_are_said_to_be(module, arguments, dtyp
 
 
 def test_tied_weights_stay_tied_in_the_found_models():
-    est = QUAMClassifier(seeded(tied), **SHORT, slack=0.5).fit(X, LABELS)
+    est = quam(QUAMClassifier, seeded(tied), **SHORT, slack=0.5).fit(X, LABELS)
     found = [m for m in est.adversarial_models(X_NEW[:1])[0] if m["feasible"]]
     assert found
     for model in found:
         assert torch.equal(model["state_dict"]["0.weight"], model["state_dict"]["2.weight"])
-        assert not torch.equal(model["state_dict"]["0.weight"], est._reference.module[0].weight)
+        assert not torch.equal(
+            model["state_dict"]["0.weight"], est._fitted.reference.module[0].weight
+        )
 
 
 @pytest.mark.parametrize(
@@ -278,7 +280,7 @@ def test_tied_weights_stay_tied_in_the_found_models():
 )
 def test_adversarial_models_of_a_regressor(module, y):
     net = seeded(module).double()
-    est = QUAMRegressor(net, **{**SHORT, "slack": 0.1, "n_steps": 25}).fit(X, y)
+    est = quam(QUAMRegressor, net, **{**SHORT, "slack": 0.1, "n_steps": 25}).fit(X, y)
     inputs, target = torch.as_tensor(X).double(), torch.as_tensor(y).double().reshape(len(y), -1)
 
     def normal(module, rows):
@@ -310,8 +312,8 @@ def test_losses_of_much_data_are_measured_on_a_part_of_them():
     rng = np.random.default_rng(0)
     many, net = rng.normal(size=(1500, 4)), seeded(dense).double()
     labels = (many[:, 0] > 0).astype(int) + (many[:, 1] > 0)
-    est = QUAMClassifier(net, **SHORT, slack=1.0).fit(many, labels)
-    part = est._prepare()[0].evaluation
+    est = quam(QUAMClassifier, net, **SHORT, slack=1.0).fit(many, labels)
+    part = est._fitted.models.problem.evaluation
     assert len(part) == len(set(part.tolist())) == 1024
     inputs, target = torch.as_tensor(many)[part], torch.as_tensor(labels)[part]
     for model in est.adversarial_models(X_NEW[:1])[0]:
@@ -327,7 +329,7 @@ def test_losses_of_much_data_are_measured_on_a_part_of_them():
 def test_directions_of_a_fitted_regressor(rows):
     net = fitted(MLPRegressor(hidden_layer_sizes=(8,), solver="lbfgs", random_state=0), y=TARGET)
     # The noise of such a network is small, and so must be the steps.
-    est = QUAMRegressor(net, learning_rate=5e-3, penalty=6.0, random_state=0).fit(X, TARGET)
+    est = quam(QUAMRegressor, net, learning_rate=5e-3, penalty=6.0, random_state=0).fit(X, TARGET)
     for mean, models in zip(est.predict(rows), est.adversarial_models(rows), strict=True):
         shift = {m["target"]: float(m["prediction"][0]) - mean for m in models}
         assert shift["up"] > 0 > shift["down"]
@@ -405,7 +407,7 @@ def bayesian_logistic(seed, correlation, n_features=2, C=np.inf, n_draws=20_000)
 
 def rank_correlation(kind, problem, **options):
     net, X, y, X_test, truth = problem
-    est = kind(net, random_state=0, **options).fit(X, y)
+    est = quam(kind, net, random_state=0, **options).fit(X, y)
     return spearmanr(est.predict_uncertainty(X_test).epistemic, truth).statistic
 
 
@@ -456,7 +458,7 @@ def test_logistic_regression_ranks_as_the_posterior_on_average(n_features, C):
 @pytest.mark.parametrize("correlation", [0.0, 0.5, 0.9])
 def test_profile_of_linear_regression_is_the_posterior(correlation, setting):
     net, X, y, X_test, half_leverage = bayesian_linear(0, correlation)
-    est = QUAMRegressor(net, random_state=0, **CONVERGED, setting=setting, measure="variance")
+    est = quam(QUAMRegressor, net, random_state=0, **CONVERGED, setting=setting, measure="variance")
     u = est.fit(X, y).predict_uncertainty(X_test)
     variance = 2 * half_leverage * est.noise_variance_
     np.testing.assert_allclose(u.epistemic, variance, rtol=0.03)
@@ -470,7 +472,7 @@ def test_profile_of_mini_batches_is_the_posterior(n_rows):
     y = X @ [1.0, -1.0, 0.5, 0.0] + rng.normal(size=n_rows)
     X_test = 2 * rng.normal(size=(8, 4))
     net = LinearRegression().fit(X, y)
-    est = QUAMRegressor(net, setting="expected", measure="variance", random_state=0).fit(X, y)
+    est = quam(QUAMRegressor, net, setting="expected", measure="variance", random_state=0).fit(X, y)
     A, a = np.c_[X, np.ones(n_rows)], np.c_[X_test, np.ones(8)]
     variance = est.noise_variance_ * (a * np.linalg.solve(A.T @ A, a.T).T).sum(axis=1)
     np.testing.assert_allclose(est.predict_uncertainty(X_test).epistemic, variance, rtol=0.2)
@@ -481,7 +483,8 @@ def test_linear_regression_comes_close_to_the_closed_form():
     # away: for one penalty weight the divergence of the last model is known.
     net, X, y, X_test, half_leverage = bayesian_linear(0, 0.5)
     penalty = 100.0
-    est = QUAMRegressor(
+    est = quam(
+        QUAMRegressor,
         net,
         n_steps=400,
         penalty=penalty,
@@ -528,7 +531,7 @@ each_blob_network = pytest.mark.parametrize("solver", ["adam", "lbfgs"])
 @each_blob_network
 def test_points_in_the_gap_between_two_blobs_are_uncertain(solver, setting):
     blobs, y = two_blobs()
-    est = QUAMClassifier(blob_network(solver), setting=setting, random_state=0).fit(blobs, y)
+    est = quam(QUAMClassifier, blob_network(solver), setting=setting, random_state=0).fit(blobs, y)
     rng = np.random.default_rng(1)
     along = rng.uniform(-3, 3, size=20)
     gap = np.column_stack([along, -along]) + 0.2 * rng.normal(size=(20, 2))
@@ -542,7 +545,7 @@ def test_points_in_the_gap_between_two_blobs_are_uncertain(solver, setting):
 @each_blob_network
 def test_classifier_knows_training_points_from_points_far_outside(solver, setting):
     blobs, y = two_blobs()
-    est = QUAMClassifier(blob_network(solver), setting=setting, random_state=0).fit(blobs, y)
+    est = quam(QUAMClassifier, blob_network(solver), setting=setting, random_state=0).fit(blobs, y)
     outside = np.array([[9.0, -9.0], [-9.0, 9.0], [12.0, -10.0], [-8.0, 11.0]])
     duplicates = est.predict_uncertainty(blobs[:16]).epistemic
     assert est.predict_uncertainty(outside).epistemic.min() > 5 * duplicates.max()
@@ -569,7 +572,7 @@ def sine():
 @pytest.mark.parametrize("measure", ["entropy", "variance"])
 def test_regressor_knows_a_sine_where_it_has_seen_it(setting, measure):
     net, x, y = sine()
-    est = QUAMRegressor(net, setting=setting, measure=measure, random_state=0).fit(x, y)
+    est = quam(QUAMRegressor, net, setting=setting, measure=measure, random_state=0).fit(x, y)
     duplicates = est.predict_uncertainty(x[::4]).epistemic
     outside = est.predict_uncertainty(np.array([[-7.0], [-6.0], [6.0], [7.0]])).epistemic
     gap = est.predict_uncertainty(np.linspace(-0.4, 0.4, 7)[:, None]).epistemic
@@ -607,7 +610,9 @@ def test_regressor_knows_a_sine_where_it_has_seen_it(setting, measure):
         ({"max_change": 0}, "max_change"),
         ({"tol": -1}, "tol"),
         ({"sampling": "gauss"}, "sampling"),
-        ({"optimizer": "lbfgs"}, "optimizer"),
+        ({"adam_epsilon": 0}, "adam_epsilon"),
+        ({"learning_rate": "slow"}, "learning_rate"),
+        ({"weight_decay": -1}, "weight_decay"),
         ({"setting": "both"}, "setting"),
         ({"memory_limit": "much"}, "memory_limit"),
         ({"memory_limit": "1 XB"}, "memory_limit"),
@@ -620,19 +625,25 @@ def test_regressor_knows_a_sine_where_it_has_seen_it(setting, measure):
 )
 def test_bad_arguments_are_named(arguments, message):
     with pytest.raises(ValueError, match=message):
-        QUAMClassifier(dense(), **arguments).fit(X, LABELS)
+        quam(QUAMClassifier, dense(), **arguments).fit(X, LABELS)
+
+
+@pytest.mark.parametrize("search", ["newton", None, LogisticRegression()])
+def test_what_is_no_search_is_refused(search):
+    with pytest.raises(ValueError, match="search"):
+        QUAMClassifier(dense(), search=search).fit(X, LABELS)
 
 
 @pytest.mark.parametrize("targets", [1, 0, "most"])
 def test_a_regressor_has_directions_not_numbers_of_targets(targets):
     with pytest.raises(ValueError, match="targets"):
-        QUAMRegressor(dense(1), targets=targets).fit(X, TARGET)
+        quam(QUAMRegressor, dense(1), targets=targets).fit(X, TARGET)
 
 
 @pytest.mark.parametrize("parameters", ["all", "last_layer", "bias", "lora", ["weight"]])
 def test_a_network_without_parameters_is_refused(parameters):
     with pytest.raises(ValueError, match=r"no parameters|has none|LoRA needs"):
-        QUAMClassifier(nn.Softmax(dim=1), parameters=parameters).fit(X, np.arange(60) % 4)
+        quam(QUAMClassifier, nn.Softmax(dim=1), parameters=parameters).fit(X, np.arange(60) % 4)
 
 
 # -- scikit-learn --------------------------------------------------------------------------
@@ -659,7 +670,7 @@ def stored(est, tmp_path):
 )
 def test_copies_of_a_fitted_estimator_answer_alike(kind, y, parameters, duplicate, tmp_path):
     module = seeded(Dense, 3 if kind is QUAMClassifier else 1)
-    est = kind(module, parameters=parameters, **{**SHORT, "random_state": None}).fit(X, y)
+    est = quam(kind, module, parameters=parameters, **{**SHORT, "random_state": None}).fit(X, y)
     copied = duplicate(est, tmp_path)
     expected = est.predict_uncertainty(X_NEW[:4], return_diagnostics=True)
     found = copied.predict_uncertainty(X_NEW[:4], return_diagnostics=True)
@@ -671,18 +682,21 @@ def test_copies_of_a_fitted_estimator_answer_alike(kind, y, parameters, duplicat
 
 
 def test_a_pickle_holds_no_prepared_searches():
-    est = QUAMClassifier(seeded(Dense), **{**SHORT, "n_steps": 12}).fit(X, LABELS)
-    long = QUAMClassifier(seeded(Dense), **{**SHORT, "n_steps": 5000}).fit(X, LABELS)
+    est = quam(QUAMClassifier, seeded(Dense), **{**SHORT, "n_steps": 12}).fit(X, LABELS)
+    long = quam(QUAMClassifier, seeded(Dense), **{**SHORT, "n_steps": 5000}).fit(X, LABELS)
     assert len(pickle.dumps(long)) < len(pickle.dumps(est)) + 100
 
 
 def test_a_clone_keeps_the_network_and_forgets_the_fit():
     module = seeded(dense)
-    est = QUAMClassifier(module, **SHORT, parameters="last_layer").fit(X, LABELS)
+    est = quam(QUAMClassifier, module, **SHORT, parameters="last_layer").fit(X, LABELS)
     duplicate = clone(est)
     assert duplicate.estimator is module
     assert not hasattr(duplicate, "classes_")
-    assert duplicate.get_params() == est.get_params()
+    assert repr(duplicate.search) == repr(est.search)
+    assert duplicate.search is not est.search
+    own, others = ({**e.get_params(), "search": None} for e in (est, duplicate))
+    assert own == others
     expected = est.predict_uncertainty(X_NEW[:3])
     found = duplicate.fit(X, LABELS).predict_uncertainty(X_NEW[:3])
     np.testing.assert_array_equal(found.epistemic, expected.epistemic)
@@ -697,19 +711,23 @@ def test_grid_search_over_the_search_itself():
         scores = np.concatenate([estimator.score_samples(X), estimator.score_samples(outside)])
         return roc_auc_score(np.arange(len(scores)) < len(X), scores)
 
-    grid = {"learning_rate": [1e-4, 0.02], "parameters": ["last_layer", "all"]}
+    grid = {"search__learning_rate": [1e-4, 0.02], "parameters": ["last_layer", "all"]}
     search = GridSearchCV(
-        QUAMClassifier(module, **SHORT), grid, scoring=detects_outside, cv=2, error_score="raise"
+        quam(QUAMClassifier, module, **SHORT),
+        grid,
+        scoring=detects_outside,
+        cv=2,
+        error_score="raise",
     ).fit(X, LABELS)
     assert len(search.cv_results_["params"]) == 4
     assert np.isfinite(search.cv_results_["mean_test_score"]).all()
     assert len(set(search.cv_results_["mean_test_score"])) > 1
     assert search.best_score_ == search.cv_results_["mean_test_score"].max()
     best = search.best_estimator_
-    assert {name: getattr(best, name) for name in grid} == search.best_params_
+    assert {name: best.get_params()[name] for name in grid} == search.best_params_
     assert module_state(module) == before
     np.testing.assert_array_equal(
-        search.predict(X_NEW), QUAMClassifier(module, **SHORT).fit(X, LABELS).predict(X_NEW)
+        search.predict(X_NEW), quam(QUAMClassifier, module, **SHORT).fit(X, LABELS).predict(X_NEW)
     )
 
 
@@ -727,6 +745,6 @@ def test_grid_search_over_the_search_itself():
     ids=["all", "last_layer", "1", "bias", "glob", "function", "low rank"],
 )
 def test_what_is_searched_is_told(parameters, size, names):
-    est = QUAMClassifier(dense(), parameters=parameters, **SHORT).fit(X, LABELS)
+    est = quam(QUAMClassifier, dense(), parameters=parameters, **SHORT).fit(X, LABELS)
     assert est.n_parameters_searched_ == size
     assert est.parameter_names_ == names

@@ -22,7 +22,7 @@ TARGETS = [1, 2, 3, 5, 10]
 
 
 def passes_of_quam(n_targets, n_steps=100):
-    rows = mnist.QUAM["batch_size"] + 1
+    rows = mnist.QUAM["search__batch_size"] + 1
     searched = 3 * rows * n_steps * n_targets * DENSE
     return 1 + searched / (CONVOLUTIONS + DENSE)
 

@@ -42,7 +42,8 @@ class Case:
     def fit(self, method, **arguments):
         arguments = {**self.arguments.get(method, {}), **arguments}
         kind = getattr(sklearn_quam, f"{method}Classifier")
-        return kind(self.network, random_state=0, **arguments).fit(self.X_train, self.y_train)
+        est = kind(self.network, random_state=0).set_params(**arguments)
+        return est.fit(self.X_train, self.y_train)
 
 
 class DigitsNetwork(nn.Sequential):

@@ -120,8 +120,8 @@ def main():
 
     def task(image):
         if not fitted:
-            est = sklearn_quam.QUAMClassifier(members[0], random_state=0, **arguments)
-            fitted.append(est.fit(X, y))
+            est = sklearn_quam.QUAMClassifier(members[0], random_state=0)
+            fitted.append(est.set_params(**arguments).fit(X, y))
         return compare(fitted[0], members, image, X_held_out[:N_HELD_OUT])
 
     tasks = {f"image {i}": lambda image=image: task(image) for i, image in enumerate(images)}

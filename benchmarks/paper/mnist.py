@@ -23,7 +23,12 @@ from sklearn_quam.metrics import aupr, bootstrap_interval, fpr_at_tpr
 from .lenet import OOD_SETS, load_images, load_networks, load_training_data
 from .runs import dot_plot, means, options, report, run
 
-QUAM = {"parameters": 3, "batch_size": 256, "learning_rate": 1e-2, "temperature": 7e-4}
+QUAM = {
+    "parameters": 3,
+    "search__batch_size": 256,
+    "search__learning_rate": 1e-2,
+    "temperature": 7e-4,
+}
 METHODS = {
     "Reference": {},
     "MCDropout": {"n_samples": 2048},
@@ -39,16 +44,20 @@ CANDIDATES = {
     "chosen": {},
     "two layers searched": {"parameters": 2},
     "last layer searched": {"parameters": "last_layer"},
-    "batch of 64": {"batch_size": 64},
-    "50 steps": {"n_steps": 50},
+    "batch of 64": {"search__batch_size": 64},
+    "50 steps": {"search__n_steps": 50},
     "3 targets": {"targets": 3},
-    "3 targets, batch of 64": {"targets": 3, "batch_size": 64},
-    "learning rate 0.005": {"learning_rate": 5e-3},
-    "learning rate 0.02": {"learning_rate": 2e-2},
+    "3 targets, batch of 64": {"targets": 3, "search__batch_size": 64},
+    "learning rate 0.005": {"search__learning_rate": 5e-3},
+    "learning rate 0.02": {"search__learning_rate": 2e-2},
     "temperature 0.0002": {"temperature": 2e-4},
     "temperature 0.002": {"temperature": 2e-3},
-    "steps by layer": {"learning_rate": "auto"},
-    "3 targets, batch of 64, all layers": {"targets": 3, "batch_size": 64, "parameters": "all"},
+    "steps by layer": {"search__learning_rate": "by_layer"},
+    "3 targets, batch of 64, all layers": {
+        "targets": 3,
+        "search__batch_size": 64,
+        "parameters": "all",
+    },
 }
 # Shares of the tuning images that the entropy is likely to confuse.
 HARD_KNOWN, HARD_UNKNOWN = 0.05, 0.2
@@ -70,7 +79,8 @@ class Fitted:
             if "estimators" in arguments:
                 arguments = {**arguments, "estimators": networks}
             method = getattr(sklearn_quam, f"{name}Classifier")
-            self._estimator = method(networks[0], random_state=0, **arguments).fit(X, y)
+            est = method(networks[0], random_state=0).set_params(**arguments)
+            self._estimator = est.fit(X, y)
             self._key = key
         return self._estimator
 

@@ -42,7 +42,8 @@ def run(path, settings, tasks):
         A json file that holds the settings, the versions of the packages and the results. What it
         holds already is not computed again, as long as the settings are the same.
     settings : dict
-        Everything that the results depend on.
+        Everything that the results depend on. Arguments of a search are kept by their own names:
+        ``search__n_steps`` as ``n_steps``.
     tasks : dict of str to callable
         Each returns a result that json can store.
 
@@ -51,7 +52,7 @@ def run(path, settings, tasks):
     dict
         Results by the name of the task.
     """
-    settings = json.loads(json.dumps(settings, default=_plain))
+    settings = _own_names(json.loads(json.dumps(settings, default=_plain)))
     stored = json.loads(path.read_text()) if path.exists() else {}
     results = stored.get("results", {}) if stored.get("settings") == settings else {}
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -85,6 +86,13 @@ def _plain(value):
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     raise TypeError(f"{type(value).__name__} cannot be stored: {value!r}")
+
+
+def _own_names(settings):
+    """Return settings, nested to any depth, with the arguments of a search named by themselves."""
+    if not isinstance(settings, dict):
+        return settings
+    return {name.removeprefix("search__"): _own_names(value) for name, value in settings.items()}
 
 
 def save_figure(figure, path):

@@ -36,12 +36,17 @@ network = MLPClassifier((64, 64), max_iter=300, random_state=0).fit(X_train, y_t
 # The grid
 # --------
 # The network is given: nothing is trained. It must not be judged on rows that it was trained on,
-# so that the folds are not drawn at random: the validation rows are one fold.
+# so that the folds are not drawn at random: the validation rows are one fold. Arguments of the
+# search itself, :class:`~sklearn_quam.PenaltySearch`, begin with ``search__``.
 
 fold = np.r_[np.full(len(X_train), -1), np.zeros(len(X_valid), int)]
 search = GridSearchCV(
     QUAMClassifier(network, random_state=0),
-    {"parameters": ["last_layer", "all"], "n_steps": [20, 60], "learning_rate": [2e-3, 1e-2]},
+    {
+        "parameters": ["last_layer", "all"],
+        "search__n_steps": [20, 60],
+        "search__learning_rate": [2e-3, 1e-2],
+    },
     scoring=make_ood_scorer(X_tune),
     cv=PredefinedSplit(fold),
     refit=False,
@@ -56,7 +61,8 @@ results.sort_values("auroc", ascending=False).round(3)
 # On other data
 # -------------
 
-quam = QUAMClassifier(network, random_state=0, **search.best_params_).fit(X_train, y_train)
+quam = QUAMClassifier(network, random_state=0).set_params(**search.best_params_)
+quam.fit(X_train, y_train)
 display = UncertaintyHistogramDisplay.from_estimator(quam, X_test, X_report)
 plt.show()
 

@@ -143,8 +143,8 @@ table.round(3)
 figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), sharey=True, layout="constrained")
 for ax, task in zip(axes, ("misclassification", "ood:attacks"), strict=True):
     rows = frame[frame["task"] == task]
-    ax.hlines(rows.index, rows["auroc_low"], rows["auroc_high"], color="#0072B2")
-    ax.plot(rows["auroc"], rows.index, "o", color="#0072B2")
+    ax.hlines(rows.index, rows["roc_auc_low"], rows["roc_auc_high"], color="#0072B2")
+    ax.plot(rows["roc_auc"], rows.index, "o", color="#0072B2")
     ax.set(title=task.removeprefix("ood:"), xlabel="AUROC")
     ax.grid(axis="x", alpha=0.3)
     ax.spines[["top", "right"]].set_visible(False)

@@ -86,7 +86,7 @@ hmc = HMCClassifier(net, n_warmup=50, n_samples=100, n_leapfrog=50, random_state
 _, diagnostics = hmc.predict_uncertainty(point, return_diagnostics=True)
 print(f"R-hat of HMC at the point: {diagnostics.r_hat[0]:.3f}")
 # The draws have no public name: this is a look inside.
-module, draws = net.module_, hmc._weights
+module, draws = net.module_, hmc._fitted.models.weights
 logits = vmap(lambda draw: functional_call(module, draw, torch.tensor(point)))(draws)
 found = {
     "HMC": logits.softmax(dim=-1)[:, 0].detach().numpy(),

@@ -124,7 +124,7 @@ pd.DataFrame(
 # Carlo dropout may take more samples, which are one forward pass each; it is drawn up to the cost
 # of QUAM's cheapest variant.
 
-passes_of_step = 3 * (methods["QUAM"].batch_size + 1)
+passes_of_step = 3 * (sq.PenaltySearch().batch_size + 1)
 work = [diagnostics["QUAM"].n_steps.mean() * passes_of_step]
 found = [auroc["QUAM"].value]
 for targets in (5, 3, 2, 1):

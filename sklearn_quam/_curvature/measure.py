@@ -18,7 +18,7 @@ from .layouts import Matrices, Vectors
 from .scores import Fisher, Head, View, WholeNetwork
 from .structures import Curvature, Diagonal, Full, Kronecker, Structure
 
-STRUCTURES = {"full": Full, "kron": Kronecker, "diag": Diagonal}
+STRUCTURES: dict[str, type[Structure]] = {"full": Full, "kron": Kronecker, "diag": Diagonal}
 
 
 def measure_curvature(

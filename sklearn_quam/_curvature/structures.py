@@ -10,7 +10,7 @@ eigenvalues in some basis, so that a prior precision can be added without decomp
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,6 +18,8 @@ from torch import Tensor
 from .._network.free import Free
 from .layouts import Layout, Matrices
 from .scores import Design, Features, Fisher
+
+AnyLayout = TypeVar("AnyLayout", bound=Layout)
 
 
 class ScoreSpread(NamedTuple):
@@ -93,7 +95,7 @@ def _eigen(matrix: Tensor) -> tuple[Tensor, Tensor]:
 # -- structures ----------------------------------------------------------------------------
 
 
-class Structure:
+class Structure(Generic[AnyLayout]):
     """The curvature of some parameters.
 
     Parameters
@@ -104,7 +106,7 @@ class Structure:
 
     eigenvalues: Tensor
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: AnyLayout) -> None:
         self.layout = layout
 
     def add(self, design: Design, fisher: Fisher) -> None:
@@ -156,7 +158,7 @@ class Structure:
         return 0
 
 
-class Full(Structure):
+class Full(Structure[Layout]):
     """The whole curvature of some parameters."""
 
     def __init__(self, layout: Layout) -> None:
@@ -191,7 +193,7 @@ class Full(Structure):
         return 4 * n_parameters**2 * 8
 
 
-class Diagonal(Structure):
+class Diagonal(Structure[Layout]):
     """The diagonal of the curvature of some parameters."""
 
     def __init__(self, layout: Layout) -> None:
@@ -218,7 +220,7 @@ class Diagonal(Structure):
         return ScoreSpread(None, (design.values**2 @ variances.T).sqrt())
 
 
-class Kronecker(Structure):
+class Kronecker(Structure[Matrices]):
     """The curvature of a linear or convolutional layer as a Kronecker product (K-FAC).
 
     One factor is the second moment of the layer's inputs, the other that of the gradients at its

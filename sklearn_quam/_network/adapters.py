@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,8 @@ _ACTIVATIONS: dict[str, type[nn.Module]] = {
     "tanh": nn.Tanh,
     "relu": nn.ReLU,
 }
+_SKLEARN_CLASSIFIERS = (MLPClassifier, LogisticRegression)
+_SKLEARN_REGRESSORS = (MLPRegressor, LinearRegression, Ridge, RidgeCV)
 _SUPPORTED = (
     "a skorch net, a torch.nn.Module, an MLPClassifier, MLPRegressor, LogisticRegression, "
     "LinearRegression or Ridge, a Pipeline that ends in one of these, or a FrozenEstimator of them"
@@ -59,6 +62,28 @@ class Network:
     classes: np.ndarray | None = None
     labels_are_indices: bool = True
     threshold: float = 0.5
+
+
+@dataclass(frozen=True)
+class NetworkKind:
+    """A kind of estimator that a network can be taken out of.
+
+    Parameters
+    ----------
+    matches : callable
+        Tells whether an estimator is of this kind.
+    task : callable
+        Returns what an estimator is: "classifier", "regressor", or None if it may be either.
+    read : callable
+        Takes the estimator, the task and the user's link, and returns a `Network`.
+    any_ndim : bool
+        Whether the network takes rows of any number of dimensions, or only vectors.
+    """
+
+    matches: Callable[[Any], bool]
+    task: Callable[[Any], str | None]
+    read: Callable[[Any, str, str | None], Network]
+    any_ndim: bool
 
 
 class _Exp(nn.Module):
@@ -128,7 +153,7 @@ def is_fitted(estimator: Any) -> bool:
 def is_torch(estimator: Any) -> bool:
     """Tell whether the network takes arrays of any dimension (skorch and plain modules)."""
     final = split_pipeline(estimator)[1]
-    return isinstance(final, nn.Module) or is_skorch(final)
+    return any(kind.any_ndim and kind.matches(final) for kind in KINDS)
 
 
 def is_skorch(estimator: Any) -> bool:
@@ -149,8 +174,8 @@ def column_of_label(classes: np.ndarray, y: np.ndarray) -> np.ndarray:
     return order[np.searchsorted(classes, y, sorter=order)]
 
 
-def check_kind(estimator: Any, task: str) -> None:
-    """Refuse a classifier for regression and the other way round, before anything is trained.
+def check_kind(estimator: Any, task: str) -> NetworkKind:
+    """Return the kind of network in an estimator; refuse what is unknown or for another task.
 
     Parameters
     ----------
@@ -158,30 +183,25 @@ def check_kind(estimator: Any, task: str) -> None:
         The last step of a pipeline, or what stands alone.
     task : {"classifier", "regressor"}
         What it is to be used as.
-    """
-    kind = None
-    if isinstance(estimator, (MLPClassifier, LogisticRegression)):
-        kind = "classifier"
-    elif isinstance(estimator, (MLPRegressor, LinearRegression, Ridge, RidgeCV)):
-        kind = "regressor"
-    elif is_skorch(estimator):
-        import skorch
 
-        if isinstance(estimator, (skorch.NeuralNetClassifier, skorch.NeuralNetBinaryClassifier)):
-            kind = "classifier"
-        elif isinstance(estimator, skorch.NeuralNetRegressor):
-            kind = "regressor"
-    elif not isinstance(estimator, nn.Module):
+    Returns
+    -------
+    NetworkKind
+        How the network is taken out of it.
+    """
+    kind = next((kind for kind in KINDS if kind.matches(estimator)), None)
+    if kind is None:
         hint = " Pass its best_estimator_." if hasattr(estimator, "cv") else ""
         raise TypeError(
             f"{type(estimator).__name__} holds no network that is known here.{hint} "
             f"estimator must be {_SUPPORTED}."
         )
-    if kind not in (None, task):
+    if kind.task(estimator) not in (None, task):
         raise TypeError(
-            f"{type(estimator).__name__} is a {kind}: use it with a class whose name ends in "
-            f"{str(kind).capitalize()}."
+            f"{type(estimator).__name__} is a {kind.task(estimator)}: use it with a class whose "
+            f"name ends in {str(kind.task(estimator)).capitalize()}."
         )
+    return kind
 
 
 def read_network(estimator: Any, *, task: str, link: str | None = None) -> Network:
@@ -204,22 +224,7 @@ def read_network(estimator: Any, *, task: str, link: str | None = None) -> Netwo
     allowed = CLASSIFIER_LINKS if task == "classifier" else REGRESSOR_LINKS
     if link is not None and link not in allowed:
         raise ValueError(f"link={link!r} is not for a {task}; choose one of {allowed}.")
-    check_kind(estimator, task)
-    if isinstance(estimator, nn.Module):
-        default = "logits" if task == "classifier" else None
-        return Network(copy_module(estimator), link or default)
-    if is_skorch(estimator):
-        return _read_skorch(estimator, task, link)
-    network = (
-        _read_sklearn_classifier(estimator)
-        if task == "classifier"
-        else Network(_sklearn_module(estimator), "mean")
-    )
-    if link not in (None, network.link):
-        raise ValueError(
-            f"link={link!r} is not what {type(estimator).__name__} returns: leave link=None."
-        )
-    return network
+    return check_kind(estimator, task).read(estimator, task, link)
 
 
 def copy_module(module: nn.Module) -> nn.Module:
@@ -265,6 +270,19 @@ def copy_module(module: nn.Module) -> nn.Module:
     if any(t.dtype in (torch.float16, torch.bfloat16) for t in tensors):
         duplicate.float()
     return duplicate
+
+
+def _read_module(module: nn.Module, task: str, link: str | None) -> Network:
+    default = "logits" if task == "classifier" else None
+    return Network(copy_module(module), link or default)
+
+
+def _skorch_task(net: Any) -> str | None:
+    import skorch
+
+    if isinstance(net, (skorch.NeuralNetClassifier, skorch.NeuralNetBinaryClassifier)):
+        return "classifier"
+    return "regressor" if isinstance(net, skorch.NeuralNetRegressor) else None
 
 
 def _read_skorch(net: Any, task: str, link: str | None) -> Network:
@@ -324,6 +342,18 @@ def _link_of_criterion(criterion: nn.Module, task: str) -> str | None:
     return None
 
 
+def _read_sklearn(estimator: Any, task: str, link: str | None) -> Network:
+    if task == "classifier":
+        network = _read_sklearn_classifier(estimator)
+    else:
+        network = Network(_sklearn_module(estimator), "mean")
+    if link not in (None, network.link):
+        raise ValueError(
+            f"link={link!r} is not what {type(estimator).__name__} returns: leave link=None."
+        )
+    return network
+
+
 def _read_sklearn_classifier(estimator: Any) -> Network:
     if isinstance(estimator, MLPClassifier):
         binary = estimator.out_activation_ == "logistic"
@@ -370,3 +400,22 @@ def _linear(weight: np.ndarray, bias: np.ndarray) -> nn.Linear:
     layer.weight = nn.Parameter(torch.tensor(np.ascontiguousarray(weight)))
     layer.bias = nn.Parameter(torch.tensor(np.ascontiguousarray(bias), dtype=layer.weight.dtype))
     return layer
+
+
+# The first kind that matches is taken. A new kind of network is one more line.
+KINDS = (
+    NetworkKind(lambda e: isinstance(e, nn.Module), lambda _: None, _read_module, any_ndim=True),
+    NetworkKind(is_skorch, _skorch_task, _read_skorch, any_ndim=True),
+    NetworkKind(
+        lambda e: isinstance(e, _SKLEARN_CLASSIFIERS),
+        lambda _: "classifier",
+        _read_sklearn,
+        any_ndim=False,
+    ),
+    NetworkKind(
+        lambda e: isinstance(e, _SKLEARN_REGRESSORS),
+        lambda _: "regressor",
+        _read_sklearn,
+        any_ndim=False,
+    ),
+)

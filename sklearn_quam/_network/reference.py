@@ -101,7 +101,7 @@ class ReferenceModel:
             Of all rows.
         """
         with torch.no_grad():
-            parts = [self._predict_batch(inputs[rows]) for rows in batches(inputs)]
+            parts: list[Any] = [self._predict_batch(inputs[rows]) for rows in batches(inputs)]
         return self.likelihood.kind.cat(parts)
 
     def _predict_batch(self, inputs: Tensor) -> Prediction:

@@ -33,7 +33,7 @@ _MAX_FEATURES = 65
 _ROUNDING = 8
 
 
-class _Posterior:
+class Posterior:
     """Weighted samples of models for some rows, as running sums.
 
     The distance of a sample from the average prediction, whose mean is the epistemic uncertainty
@@ -44,6 +44,30 @@ class _Posterior:
     def __init__(self, n_rows: int, n_features: int, device: torch.device) -> None:
         self._means = WeightedMean(n_rows, device)
         self._has_features = n_features <= _MAX_FEATURES
+
+    def update(self, prediction: Any, log_weights: Tensor | None = None) -> None:
+        """Add sampled models.
+
+        Parameters
+        ----------
+        prediction : Prediction
+            What the sampled models predict, (n_models, n_rows).
+        log_weights : Tensor of shape (n_models, n_rows), default=None
+            Logarithms of their unnormalised weights; None weighs them all alike.
+        """
+        raise NotImplementedError
+
+    def prediction(self, setting: str) -> Prediction:
+        """Return the setting's prediction for the rows."""
+        raise NotImplementedError
+
+    def uncertainty(self, setting: str) -> Uncertainty:
+        """Return the measures of a setting."""
+        raise NotImplementedError
+
+    def variance(self, setting: str) -> np.ndarray:
+        """Return the total variance of each output, (n_rows, n_outputs)."""
+        raise NotImplementedError
 
     def standard_error(self, setting: str) -> np.ndarray:
         """Return the standard error of the epistemic uncertainty."""
@@ -62,7 +86,7 @@ class _Posterior:
         return _to_numpy(self._means.effective_sample_size())
 
 
-class CategoricalPosterior(_Posterior):
+class CategoricalPosterior(Posterior):
     """What weighted samples of models say about the classes of some rows.
 
     Parameters
@@ -136,7 +160,7 @@ class CategoricalPosterior(_Posterior):
         return _additive(aleatoric, torch.where(epistemic < noise, 0.0, epistemic))
 
 
-class GaussianPosterior(_Posterior):
+class GaussianPosterior(Posterior):
     """What weighted samples of models say about the real-valued outputs of some rows.
 
     Several outputs are treated as independent: entropies and variances are summed over them.
@@ -248,10 +272,7 @@ class GaussianPosterior(_Posterior):
         return entropies.reshape(self._original.mean.shape).sum(dim=-1)
 
 
-Posterior = CategoricalPosterior | GaussianPosterior
-
-
-def make_posterior(original: Prediction, measure: str) -> Any:
+def make_posterior(original: Prediction, measure: str) -> Posterior:
     """Return an accumulator of the kind that suits a prediction.
 
     Parameters
@@ -263,7 +284,7 @@ def make_posterior(original: Prediction, measure: str) -> Any:
 
     Returns
     -------
-    CategoricalPosterior or GaussianPosterior
+    Posterior
         The accumulator, empty.
     """
     if isinstance(original, Gaussian):

@@ -17,7 +17,7 @@ from torch import Tensor
 from .._network.limits import Limits, slices
 from .._network.predictions import Prediction
 from .._network.reference import ReferenceModel
-from .accumulate import make_posterior
+from .accumulate import Posterior, make_posterior
 from .results import Diagnostics, RowResults, join
 
 
@@ -47,7 +47,7 @@ class Models(Protocol):
         """Return how many rows of this kind are worked on together."""
 
     def sample(
-        self, inputs: Tensor, original: Prediction, posterior: Any, question: Question
+        self, inputs: Tensor, original: Prediction, posterior: Posterior, question: Question
     ) -> dict[str, np.ndarray]:
         """Hand sampled models to the accumulator.
 
@@ -57,7 +57,7 @@ class Models(Protocol):
             Rows as the network takes them.
         original : Prediction
             What the given network predicts for them.
-        posterior : CategoricalPosterior or GaussianPosterior
+        posterior : Posterior
             Its ``update`` takes predictions (n_models, n_rows) and their log weights
             (n_models, n_rows), as often as needed.
         question : Question
@@ -129,7 +129,7 @@ class FittedMethod:
 
 
 def summarise(
-    posterior: Any,
+    posterior: Posterior,
     question: Question,
     diagnostics: type[Diagnostics],
     found: dict[str, np.ndarray],

@@ -16,7 +16,7 @@ from .._network.predictions import Prediction
 from .._network.reference import ReferenceModel, TrainingSet
 from .problem import Problem
 from .run import run_searches
-from .sampling import SAMPLERS, Sampler
+from .sampling import SAMPLERS, Accumulator, Sampler
 from .steps import Steps
 from .targets import Targets
 
@@ -75,7 +75,7 @@ class AdversarialModels:
     # -- searching -------------------------------------------------------------------------
 
     def sample(
-        self, inputs: Tensor, original: Prediction, posterior: Any, question: Any
+        self, inputs: Tensor, original: Prediction, posterior: Accumulator | None, question: Any
     ) -> dict[str, np.ndarray]:
         """Search for models that disagree at some rows, and hand them to the accumulator.
 
@@ -85,7 +85,7 @@ class AdversarialModels:
             Rows as the network takes them.
         original : Prediction
             What the given network predicts for them.
-        posterior : CategoricalPosterior or GaussianPosterior
+        posterior : Accumulator
             Takes the models.
         question : Question
             Its limits say how many searches may run together.
@@ -123,7 +123,7 @@ class AdversarialModels:
         original: Prediction,
         targets: Tensor,
         kind: type[Sampler],
-        posterior: Any,
+        posterior: Accumulator | None,
     ) -> Sampler:
         """Run the searches of some rows for some targets."""
         problem, n_targets = self.problem, targets.shape[1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from sklearn.base import BaseEstimator
@@ -140,6 +140,7 @@ class PenaltySearch(BaseEstimator):
     def _steps(self, problem: Problem, generator: torch.Generator) -> PenaltySteps:
         """Return the steps of a search, with mini-batches that a generator draws."""
         n_rows = len(problem.training)
+        drawn = Drawn(n_rows, self.batch_size, self.n_steps + 1, generator.get_state())
         batches = draw_batches(n_rows, self.batch_size, self.n_steps + 1, generator)
         task = int(problem.network.executor.likelihood.kind is not Categorical)
         chosen = {
@@ -164,6 +165,7 @@ class PenaltySearch(BaseEstimator):
             window=min(self.penalty_every, -(-n_rows // self.batch_size)),
             tolerance=self.tol,
             perturbation=_PERTURBATION if problem.targets.untargeted else 0.0,
+            drawn=drawn,
         )
 
 
@@ -249,6 +251,15 @@ class PenaltyEvaluation(Evaluation):
     last_increases: Tensor
 
 
+class Drawn(NamedTuple):
+    """What mini-batches were drawn with; see `draw_batches`."""
+
+    n_rows: int
+    batch_size: int
+    n_batches: int
+    generator_state: Tensor
+
+
 @dataclass(frozen=True, eq=False)
 class PenaltySteps:
     """Adam steps down the loss of the target and a penalty on the training loss.
@@ -270,6 +281,8 @@ class PenaltySteps:
         See `PenaltySearch`, ``tol``.
     perturbation : float
         Size of a random first displacement, relative to the free parameters.
+    drawn : Drawn or None
+        What draws the mini-batches again: they are not stored, as there may be thousands of them.
     """
 
     batches: Tensor
@@ -281,6 +294,20 @@ class PenaltySteps:
     window: int = 1
     tolerance: float = 0.0
     perturbation: float = 0.0
+    drawn: Drawn | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self.drawn is None:
+            return self.__dict__
+        return {**self.__dict__, "batches": self.batches.device}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if state["drawn"] is not None:
+            drawn, generator = state["drawn"], torch.Generator()
+            generator.set_state(drawn.generator_state)
+            batches = draw_batches(drawn.n_rows, drawn.batch_size, drawn.n_batches, generator)
+            state = {**state, "batches": batches.to(state["batches"])}
+        self.__dict__.update(state)
 
     @property
     def n_steps(self) -> int:
@@ -394,7 +421,7 @@ class PenaltySteps:
             state.target[index],
             first={name: value[index] for name, value in state.first.items()},
             second={name: value[index] for name, value in state.second.items()},
-            count=state.count,
+            count={name: value.clone() for name, value in state.count.items()},
             last_increases=state.last_increases[:, index],
         )
 

@@ -151,7 +151,9 @@ class _Progress:
     def __init__(
         self, problem: Problem, steps: Steps, original: Prediction, number: Tensor
     ) -> None:
-        self._targets: Any = problem.targets
+        # The kind of targets is that of the predictions.
+        targets: Any = problem.targets
+        self._targets = targets
         self._slack, self._tolerance = problem.slack, steps.tolerance
         self._original = self._prediction = original
         self.running = torch.ones_like(number, dtype=torch.bool)
@@ -159,7 +161,7 @@ class _Progress:
         self._steps = torch.zeros_like(number)
         self._increase = problem.training.losses.new_zeros(len(number))
         self._expected_increase = torch.zeros_like(self._increase)
-        self._last_position = self._targets.position(original, original)
+        self._last_position = targets.position(original, original)
         self._still = torch.zeros_like(self.running)
 
     @torch.no_grad()

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -25,6 +25,14 @@ from .._network.reference import Rows
 from .problem import Problem
 from .run import Candidates, Visit
 from .steps import Steps
+
+
+class Accumulator(Protocol):
+    """Who takes samples."""
+
+    def update(self, prediction: Any, log_weights: Tensor) -> None:
+        """Add models (n_models, n_rows) with logarithms of their weights."""
+
 
 # "gaussian": models drawn around each best one, and their spread relative to the change found.
 _N_DRAWS = 8
@@ -47,8 +55,8 @@ class Sampler:
         What the searches have in common.
     steps : Steps
         How they move.
-    posterior : CategoricalPosterior or GaussianPosterior
-        Takes the samples.
+    posterior : Accumulator or None
+        Takes the samples; None where models are only watched.
     query : tuple of Tensor of shape (n_searches, ...)
         Values at the cut of the row of each search, the targets of a row side by side.
     original : Prediction
@@ -68,7 +76,7 @@ class Sampler:
 
     problem: Problem
     steps: Steps
-    posterior: Any
+    posterior: Accumulator | None
     query: Rows
     original: Prediction
     target: Tensor
@@ -115,6 +123,7 @@ class Sampler:
         if share is not None:
             log_weights = log_weights + share.to(log_weights).log()
         n_axes = log_weights.ndim
+        assert self.posterior is not None
         self.posterior.update(
             prediction.map(lambda part: self._models_first(part, n_axes)),
             self._models_first(log_weights, n_axes),

@@ -121,7 +121,7 @@ class UntargetedClasses(ClassTargets):
     """Classification with a single search that raises the divergence itself."""
 
     untargeted = True
-    count = 1  # type: ignore[assignment]
+    count = 1
 
     def choose(self, original: Categorical) -> Tensor:
         """Return one nameless target for each row."""
@@ -139,7 +139,7 @@ class UntargetedOutputs(DirectionTargets):
     """Regression with a single search that raises the divergence itself."""
 
     untargeted = True
-    count = 1  # type: ignore[assignment]
+    count = 1
 
     def choose(self, original: Gaussian) -> Tensor:
         """Return one nameless target for each row."""

@@ -13,11 +13,8 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from joblib import effective_n_jobs
-from sklearn import get_config
-from sklearn.base import BaseEstimator, clone
 from sklearn.utils import check_array, check_consistent_length, check_random_state
 from sklearn.utils._param_validation import StrOptions
-from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
     _check_sample_weight,
@@ -39,14 +36,13 @@ from .._network.reference import (
     transform,
 )
 from .._network.split import RememberedRows
-from .._network.training import default_network, sample_weight_argument, train
+from .._network.training import default_network, train
 from .._posterior.fitted import FittedMethod, Models, Question
 from .._posterior.results import Diagnostics, RowResults, join
 from .._posterior.workers import results_of_workers
+from .._typing import Device, RandomState
 from ._parameters import changed_parameters, parameters_now
-
-# What scikit-learn's clone carries over besides the constructor's arguments.
-_CLONED_ATTRIBUTES = ("_metadata_request", "_sklearn_output_config", "_skl_callbacks")
+from ._wrapping import WrapsNetwork
 
 
 @dataclass(frozen=True)
@@ -74,7 +70,7 @@ class FitData:
     passed: dict[str, Any]
 
 
-class BaseUncertaintyEstimator(BaseEstimator):
+class BaseUncertaintyEstimator(WrapsNetwork):
     """Shared by classifiers and regressors; not to be used itself."""
 
     _task: ClassVar[str]
@@ -102,8 +98,8 @@ class BaseUncertaintyEstimator(BaseEstimator):
     estimator: Any
     link: str | None
     setting: str
-    device: str | torch.device | None
-    random_state: Any
+    device: Device
+    random_state: RandomState
     verbose: int
 
     # -- fitting ---------------------------------------------------------------------------
@@ -194,41 +190,6 @@ class BaseUncertaintyEstimator(BaseEstimator):
         if not regression:
             check_classification_targets(y)
         return X, y
-
-    def _route(self, estimator: Any, sample_weight: Any, fit_params: dict) -> dict:
-        """Return what the wrapped estimator's fit is to be called with."""
-        if is_pretrained(estimator):
-            if fit_params:
-                raise TypeError(
-                    f"fit got {sorted(fit_params)}, but the network is already fitted and is not "
-                    "trained again. Pass an unfitted estimator to have it trained."
-                )
-            return {}
-        if get_config()["enable_metadata_routing"]:
-            if self.estimator is None:
-                return fit_params | (
-                    {} if sample_weight is None else {"sample_weight": sample_weight}
-                )
-            return process_routing(
-                self, "fit", sample_weight=sample_weight, **fit_params
-            ).estimator.fit
-        if sample_weight is None:
-            return fit_params
-        return {**fit_params, sample_weight_argument(estimator): sample_weight}
-
-    def get_metadata_routing(self) -> MetadataRouter:
-        """Return the routing of metadata: ``sample_weight`` may go to the wrapped estimator too.
-
-        Returns
-        -------
-        MetadataRouter
-            The router.
-        """
-        router = MetadataRouter(owner=self).add_self_request(self)
-        if hasattr(self.estimator, "get_metadata_routing") and not is_pretrained(self.estimator):
-            mapping = MethodMapping().add(caller="fit", callee="fit")
-            router.add(estimator=self.estimator, method_mapping=mapping)
-        return router
 
     def _encode_target(
         self, y: np.ndarray, network: Network, n_outputs: int, reference: ReferenceModel
@@ -325,7 +286,8 @@ class BaseUncertaintyEstimator(BaseEstimator):
 
     def _predict_reference(self, X: Any) -> Prediction:
         """Return what the given network alone predicts."""
-        return self._fitted.reference.predict(self._check_inputs(X))
+        inputs = self._check_inputs(X)
+        return self._fitted.reference.predict(inputs)
 
     def predict(self, X: Any, *, return_uncertainty: bool = False) -> Any:
         """Predict the target of each row.
@@ -399,67 +361,3 @@ class BaseUncertaintyEstimator(BaseEstimator):
         state = dict(super().__getstate__())
         state.pop("_remembered", None)
         return state
-
-    def __sklearn_clone__(self) -> BaseUncertaintyEstimator:
-        # A given network goes along as it is: cloning a fitted net would forget its weights.
-        params = self.get_params(deep=False)
-        copies = {k: v if _is_kept(k, v) else clone(v, safe=False) for k, v in params.items()}
-        duplicate = type(self)(**copies)
-        for name in _CLONED_ATTRIBUTES:
-            if hasattr(self, name):
-                setattr(duplicate, name, getattr(self, name))
-        # The candidates of a search share what the frozen part of their network has computed.
-        duplicate._remembered = self.__dict__.setdefault("_remembered", RememberedRows())
-        return duplicate
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the constructor's arguments.
-
-        Parameters
-        ----------
-        deep : bool, default=True
-            Whether to include those of nested objects, as ``estimator__name``. A given
-            network has none: it stays as it is.
-
-        Returns
-        -------
-        dict
-            Names and values.
-        """
-        if not deep or not is_pretrained(self.estimator):
-            return super().get_params(deep=deep)
-        params = super().get_params(deep=False)
-        for name, value in list(params.items()):
-            if name != "estimator" and hasattr(value, "get_params"):
-                own = value.get_params()
-                params |= {f"{name}__{key}": nested for key, nested in own.items()}
-        return params
-
-    def set_params(self, **params: Any) -> BaseUncertaintyEstimator:
-        """Set constructor arguments.
-
-        Parameters
-        ----------
-        **params : dict
-            Names and values.
-
-        Returns
-        -------
-        self : object
-            The estimator itself.
-        """
-        pretrained = is_pretrained(params.get("estimator", self.estimator))
-        nested = [name for name in params if name.startswith("estimator__")]
-        if pretrained and nested:
-            raise ValueError(
-                f"Cannot set {nested}: the network is already fitted and stays as it is. Pass an "
-                "unfitted estimator, such as clone(net), to tune its own parameters."
-            )
-        return super().set_params(**params)
-
-
-def _is_kept(name: str, value: Any) -> bool:
-    """Tell whether an argument holds given networks, which survive cloning as they are."""
-    if name == "estimators":
-        return value is not None
-    return name == "estimator" and is_pretrained(value)

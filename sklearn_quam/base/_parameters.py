@@ -7,9 +7,14 @@ from typing import Any
 import numpy as np
 import torch
 
+_PLAIN = (bool, int, float, str, type(None))
+
 
 def parameters_now(estimator: Any) -> dict[str, Any]:
-    """Return all arguments, those of nested objects among them, that say what is fitted.
+    """Return all arguments that say what is fitted, those of nested objects among them.
+
+    Of the wrapped estimator's own arguments, only plain values: some estimators make the objects
+    among them anew whenever they are asked.
 
     Parameters
     ----------
@@ -21,8 +26,12 @@ def parameters_now(estimator: Any) -> dict[str, Any]:
     dict
         Names and values.
     """
-    live = estimator._live_parameters
-    return {name: value for name, value in estimator.get_params().items() if name not in live}
+    return {
+        name: value
+        for name, value in estimator.get_params().items()
+        if name not in estimator._live_parameters
+        and (not name.startswith("estimator__") or isinstance(value, _PLAIN))
+    }
 
 
 def changed_parameters(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
@@ -36,16 +45,14 @@ def changed_parameters(before: dict[str, Any], now: dict[str, Any]) -> list[str]
     Returns
     -------
     list of str
-        Names; of an object whose own arguments are listed, only if it became another kind of one.
+        Names. An object whose own arguments are listed is compared by these. A wrapped estimator
+        that was trained in between no longer lists its own, which is no change.
     """
-    names = sorted(before.keys() | now.keys())
-    # An object whose own arguments are listed is compared by these.
-    listed = {name.rpartition("__")[0] for name in names}
-    missing = object()
+    listed = {name.rpartition("__")[0] for name in now}
     return [
         name
-        for name in names
-        if not _same(before.get(name, missing), now.get(name, missing), name in listed)
+        for name in sorted(before.keys() & now.keys())
+        if not _same(before[name], now[name], name in listed)
     ]
 
 
@@ -58,4 +65,7 @@ def _same(old: Any, new: Any, listed: bool = False) -> bool:
         return False
     if isinstance(old, (list, tuple)) and isinstance(new, (list, tuple)):
         return len(old) == len(new) and all(map(_same, old, new))
+    if isinstance(old, float) and isinstance(new, float):
+        # Missing values are NaN to many transformers: another object after unpickling.
+        return old == new or bool(np.isnan([old, new]).all())
     return bool(np.array_equal(old, new))

@@ -17,6 +17,7 @@ from .._network.adapters import Network
 from .._network.likelihood import REGRESSOR_LINKS, GaussianLikelihood
 from .._network.predictions import Gaussian
 from .._network.reference import ReferenceModel, from_tensor
+from .._typing import NoiseVariance
 from ._estimator import BaseUncertaintyEstimator
 
 
@@ -32,7 +33,7 @@ class BaseUncertaintyRegressor(RegressorMixin, BaseUncertaintyEstimator):
     }
 
     measure: str
-    noise_variance: Any
+    noise_variance: NoiseVariance
 
     @_fit_context(prefer_skip_nested_validation=False)
     def fit(

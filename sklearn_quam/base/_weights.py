@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from sklearn.utils._param_validation import Interval
 
 from .._network.free import FreeNetwork, free_network
 from .._network.limits import Limits, memory_in_bytes
 from .._network.parameters import LoRA
+from .._typing import MemoryLimit, Parameters
 from ._estimator import BaseUncertaintyEstimator, FitData
 
 
@@ -21,8 +22,8 @@ class WeightChanging(BaseUncertaintyEstimator):
         "memory_limit": [Interval(Real, 0, None, closed="neither"), str, None],
     }
 
-    parameters: Any
-    memory_limit: Any
+    parameters: Parameters
+    memory_limit: MemoryLimit
 
     def _free_network(self, fit: FitData) -> FreeNetwork:
         """Cut the network, and set the fitted attributes that say what changes."""

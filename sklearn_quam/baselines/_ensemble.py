@@ -95,7 +95,7 @@ class Ensemble(BaseUncertaintyEstimator):
             )
         return self.estimators[0] if self.estimator is None else self.estimator
 
-    def _fit_models(self, fit: FitData) -> Members:
+    def _fit_models(self, fit: FitData) -> Any:
         passed = fit.passed
         self.estimators_ = self._all_networks(fit)
         data = {"X": passed["X"], "y": passed["y_checked"]}

@@ -23,7 +23,7 @@ from .._curvature.structures import Curvature, Full, ScoreSpread
 from .._network.likelihood import CategoricalLikelihood
 from .._network.limits import Limits, batches, computing, rows_at_once, slices
 from .._network.predictions import Categorical, Prediction
-from .._posterior.accumulate import make_posterior
+from .._posterior.accumulate import CategoricalPosterior, Posterior, make_posterior
 from .._posterior.fitted import Question
 from ..base._estimator import FitData
 from ..base._weights import WeightChanging
@@ -68,7 +68,7 @@ class GaussianModels:
         self,
         inputs: Tensor,
         original: Prediction,  # noqa: ARG002
-        posterior: Any,
+        posterior: Posterior,
         question: Question,
     ) -> dict[str, np.ndarray]:
         """Hand draws of the scores to the accumulator; see `Models`."""
@@ -76,7 +76,7 @@ class GaussianModels:
         self.update(posterior, scores, design, question.limits)
         return {}
 
-    def update(self, posterior: Any, scores: Tensor, design: Design, limits: Limits) -> None:
+    def update(self, posterior: Posterior, scores: Tensor, design: Design, limits: Limits) -> None:
         """Hand draws of scores to an accumulator."""
         likelihood = self.view.likelihood
         spread = self.curvature.spread(design, self.precision)
@@ -87,6 +87,7 @@ class GaussianModels:
         if self.predictive == "probit":
             matrices = scores[:, :, None].expand(-1, -1, scores.shape[1])
             parts = [_probit(scores[rows], spread.of_rows(rows)) for rows in batches(matrices)]
+            assert isinstance(posterior, CategoricalPosterior)
             posterior.add_average(Categorical.cat(parts))
 
 
@@ -203,9 +204,8 @@ def _log_scores(fit: FitData, models: GaussianModels, rows: Tensor, limits: Limi
     for precision in GRID:
         posterior = make_posterior(original, "entropy")
         replace(models, precision=float(precision)).update(posterior, scores, design, limits)
-        losses = fit.reference.likelihood.negative_log_likelihood(
-            posterior.prediction("expected"), target
-        )
+        average: Any = posterior.prediction("expected")
+        losses = fit.reference.likelihood.negative_log_likelihood(average, target)
         found.append(-float(fit.training.weighted(losses, rows).sum()))
     return found
 

@@ -16,6 +16,7 @@ from tqdm.auto import trange
 from .._network.free import Free, FreeNetwork, draw_batches
 from .._network.limits import Limits
 from .._network.reference import TrainingSet
+from .._typing import Device, MemoryLimit, NoiseVariance, Parameters, RandomState
 from ..base._classifier import BaseUncertaintyClassifier
 from ..base._regressor import BaseUncertaintyRegressor
 from ._sampling.gradient import init, loss_scale, mean_gradient, stable_step_size, update
@@ -143,10 +144,10 @@ class CyclicalSGHMCClassifier(_CyclicalSGHMC, BaseUncertaintyClassifier):
         retrained and never changed. An unfitted one is cloned and trained by ``fit``. None trains a
         small network.
     parameters : str, int, list of str, callable or LoRA, default="all"
-        What differs between the models: "all", "last_layer", a number of last layers, "bias",
-        "norm" (of normalisation layers), names of parameters or patterns such as "head.*", a
-        function of (name, parameter), "lora" or a `LoRA`.
-        The part of the network before it is computed only once for each row.
+        What may differ from the given network: "all", "last_layer", a number of last layers,
+        "bias", "norm" (of normalisation layers), names of parameters or patterns such as "head.*",
+        a function of (name, parameter), "lora" or a `LoRA`. The part of the network before it is
+        computed only once for each row.
     n_chains : int, default=4
         Chains that run at the same time, all from the given network.
     n_cycles : int, default=4
@@ -170,14 +171,17 @@ class CyclicalSGHMCClassifier(_CyclicalSGHMC, BaseUncertaintyClassifier):
     batch_size : int, default=64
         Training rows that a step sees; the same for all chains.
     memory_limit : int, float or str, default=None
-        Memory for models that predict together, in bytes or as a text such as "1GB"; None takes a
-        quarter of what is free. The chains take what a mini-batch of all of them needs.
+        Memory for models that run together, in bytes or as a text such as "1GB"; None takes a
+        quarter of what is free. The chains take what a mini-batch of all of them needs, whatever
+        this is.
     setting : {"given", "expected"}, default="given"
-        "given" judges the given network, "expected" the average of all plausible models, which then
-        also predicts. It may be changed after ``fit``: both use the same models.
+        "given" judges the given network (setting (b) of the paper), "expected" the average of all
+        plausible models, which then also predicts (setting (a)). It may be changed after ``fit``:
+        both use the same models.
     link : {"logits", "log_probabilities", "probabilities", "binary_logit"}, default=None
-        What the network returns. None takes it from a skorch net's criterion, and means logits for
-        a plain module.
+        What the network returns: scores, logarithms of probabilities, probabilities, or the one
+        score of the second of two classes. None takes it from a skorch net's criterion, and means
+        logits for a plain module.
     device : str or torch.device, default=None
         Where to run; None stays where the network is.
     random_state : int, RandomState instance or None, default=None
@@ -192,7 +196,7 @@ class CyclicalSGHMCClassifier(_CyclicalSGHMC, BaseUncertaintyClassifier):
     estimator_ : estimator or torch.nn.Module
         The fitted network.
     parameter_names_ : list of str
-        Parameters of the network that differ between the models.
+        Parameters of the network that may differ.
     n_parameters_searched_ : int
         Number of values in them, or in the factors of low-rank updates of them.
     reference_loss_ : float
@@ -229,7 +233,7 @@ class CyclicalSGHMCClassifier(_CyclicalSGHMC, BaseUncertaintyClassifier):
         self,
         estimator: Any = None,
         *,
-        parameters: Any = "all",
+        parameters: Parameters = "all",
         n_chains: int = 4,
         n_cycles: int = 4,
         n_steps: int = 500,
@@ -240,11 +244,11 @@ class CyclicalSGHMCClassifier(_CyclicalSGHMC, BaseUncertaintyClassifier):
         temperature: float = 1.0,
         prior_precision: float = 1.0,
         batch_size: int = 64,
-        memory_limit: Any = None,
+        memory_limit: MemoryLimit = None,
         setting: str = "given",
         link: str | None = None,
-        device: Any = None,
-        random_state: Any = None,
+        device: Device = None,
+        random_state: RandomState = None,
         verbose: int = 0,
     ) -> None:
         self.estimator = estimator
@@ -282,10 +286,10 @@ class CyclicalSGHMCRegressor(_CyclicalSGHMC, BaseUncertaintyRegressor):
         retrained and never changed. An unfitted one is cloned and trained by ``fit``. None trains a
         small network.
     parameters : str, int, list of str, callable or LoRA, default="all"
-        What differs between the models: "all", "last_layer", a number of last layers, "bias",
-        "norm" (of normalisation layers), names of parameters or patterns such as "head.*", a
-        function of (name, parameter), "lora" or a `LoRA`.
-        The part of the network before it is computed only once for each row.
+        What may differ from the given network: "all", "last_layer", a number of last layers,
+        "bias", "norm" (of normalisation layers), names of parameters or patterns such as "head.*",
+        a function of (name, parameter), "lora" or a `LoRA`. The part of the network before it is
+        computed only once for each row.
     n_chains : int, default=4
         Chains that run at the same time, all from the given network.
     n_cycles : int, default=4
@@ -310,16 +314,18 @@ class CyclicalSGHMCRegressor(_CyclicalSGHMC, BaseUncertaintyRegressor):
     batch_size : int, default=64
         Training rows that a step sees; the same for all chains.
     memory_limit : int, float or str, default=None
-        Memory for models that predict together, in bytes or as a text such as "1GB"; None takes a
-        quarter of what is free. The chains take what a mini-batch of all of them needs.
+        Memory for models that run together, in bytes or as a text such as "1GB"; None takes a
+        quarter of what is free. The chains take what a mini-batch of all of them needs, whatever
+        this is.
     setting : {"given", "expected"}, default="given"
-        "given" judges the given network, "expected" the average of all plausible models, which then
-        also predicts. It may be changed after ``fit``: both use the same models.
+        "given" judges the given network (setting (b) of the paper), "expected" the average of all
+        plausible models, which then also predicts (setting (a)). It may be changed after ``fit``:
+        both use the same models.
     measure : {"entropy", "variance"}, default="entropy"
         Entropies in nats, or variances in squared units of the target.
     noise_variance : float or array-like of shape (n_outputs,), default=None
         Variance around the mean, for networks that predict the mean only. None measures it by the
-        residuals.
+        residuals of the training data, or of ``X_val`` if that is passed to ``fit``.
     link : {"mean", "mean_variance", "mean_log_variance"}, default=None
         What the network returns; two parts are a tuple, or the two halves of the columns. None
         takes it from a skorch net's criterion, such as ``MSELoss`` for the mean; of other modules
@@ -336,7 +342,7 @@ class CyclicalSGHMCRegressor(_CyclicalSGHMC, BaseUncertaintyRegressor):
     estimator_ : estimator or torch.nn.Module
         The fitted network.
     parameter_names_ : list of str
-        Parameters of the network that differ between the models.
+        Parameters of the network that may differ.
     n_parameters_searched_ : int
         Number of values in them, or in the factors of low-rank updates of them.
     n_outputs_ : int
@@ -377,7 +383,7 @@ class CyclicalSGHMCRegressor(_CyclicalSGHMC, BaseUncertaintyRegressor):
         self,
         estimator: Any = None,
         *,
-        parameters: Any = "all",
+        parameters: Parameters = "all",
         n_chains: int = 4,
         n_cycles: int = 4,
         n_steps: int = 500,
@@ -388,13 +394,13 @@ class CyclicalSGHMCRegressor(_CyclicalSGHMC, BaseUncertaintyRegressor):
         temperature: float = 1.0,
         prior_precision: float = 1.0,
         batch_size: int = 64,
-        memory_limit: Any = None,
+        memory_limit: MemoryLimit = None,
         setting: str = "given",
         measure: str = "entropy",
-        noise_variance: Any = None,
+        noise_variance: NoiseVariance = None,
         link: str | None = None,
-        device: Any = None,
-        random_state: Any = None,
+        device: Device = None,
+        random_state: RandomState = None,
         verbose: int = 0,
     ) -> None:
         self.estimator = estimator

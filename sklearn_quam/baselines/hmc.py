@@ -2,101 +2,31 @@
 
 from __future__ import annotations
 
-import math
-import warnings
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import Interval
 from torch import Tensor
 from tqdm.auto import tqdm
 
 from .._network.free import Free, FreeNetwork
-from .._network.limits import Limits, accumulation_dtype, slices
-from .._network.predictions import Prediction
+from .._network.limits import Limits, slices
 from .._network.reference import TrainingSet
-from .._posterior.estimate import chain_effective_sample_size, split_r_hat
-from .._posterior.fitted import Question
 from .._posterior.results import ChainDiagnostics
+from .._typing import Device, MemoryLimit, NoiseVariance, Parameters, RandomState
 from ..base._classifier import BaseUncertaintyClassifier
 from ..base._estimator import FitData
 from ..base._regressor import BaseUncertaintyRegressor
+from ._sampling.chains import ChainSamples, warn_about_r_hat
 from ._sampling.hamiltonian import HMCState, Potential, StepSize, first_step_size, init, update
-from ._sampling.weights import SampledWeights, WeightSamples, unflatten
+from ._sampling.weights import SampledWeights, unflatten
 
-# Above this the chains have not found the same distribution.
-_MAX_R_HAT = 1.1
 # Training rows on which the chains are compared after fitting.
 _MAX_ROWS_COMPARED = 512
-_BYTES_OF_DRAWS = 2**26
-# How often predictions are held, and their spectra, while the chains are compared.
-_COPIES_OF_DRAWS = 16
 # Where the chains start around the given weights, in units of the spread of each tensor.
 _START_SPREAD = 0.5
-
-
-@dataclass(frozen=True)
-class ChainSamples(WeightSamples):
-    """Draws of Markov chains; see `WeightSamples`.
-
-    Parameters
-    ----------
-    network, weights, bytes_per_row
-        See `WeightSamples`; all draws of a chain are neighbours.
-    shape : tuple of int
-        Number of chains, and of draws of each.
-    """
-
-    shape: tuple[int, int]
-
-    def rows_at_once(self, inputs: Tensor, limits: Limits) -> int:
-        """Return how many rows are worked on together."""
-        with torch.no_grad():
-            start = {name: value[None] for name, value in self.network.free.start.items()}
-            columns = self.network.predict(start, self.network.at_cut(inputs[:1])).n_outputs
-        memory = min(limits.memory // _COPIES_OF_DRAWS, _BYTES_OF_DRAWS)
-        needed = max(math.prod(self.shape) * columns * 8, self.bytes_per_row)
-        return max(1, memory // needed)
-
-    def sample(
-        self,
-        inputs: Tensor,
-        original: Prediction,  # noqa: ARG002
-        posterior: Any,
-        question: Question,
-    ) -> dict[str, np.ndarray]:
-        """Hand the draws' predictions to the accumulator, and compare the chains."""
-
-        def handed_over() -> Iterator[Prediction]:
-            for prediction in self.predictions(inputs, question.limits):
-                posterior.update(prediction)
-                yield prediction
-
-        r_hat, size = self.compare_chains(handed_over())
-        _warn_about(float(r_hat.max()), "the predicted rows")
-        # Draws of a chain resemble each other: the estimate is worth fewer of them.
-        inflation = np.sqrt(math.prod(self.shape) / size)
-        return {
-            "r_hat": r_hat,
-            "effective_sample_size": size,
-            "standard_error": posterior.standard_error(question.setting) * inflation,
-        }
-
-    def compare_chains(self, predictions: Iterable[Prediction]) -> tuple[np.ndarray, np.ndarray]:
-        """Return R-hat and the effective sample size of the predictions of each row."""
-        draws = [_values(prediction) for prediction in predictions]
-        values = torch.cat(draws).unflatten(0, self.shape)
-        r_hat = split_r_hat(values).amax(dim=-1)
-        # The epistemic uncertainty is a mean of squared deviations, too, whose neighbours may
-        # resemble each other where those of the predictions do not.
-        squares = (values - values.mean(dim=(0, 1))) ** 2
-        size = chain_effective_sample_size(torch.cat([values, squares], dim=-1)).amin(dim=-1)
-        return r_hat.cpu().double().numpy(), size.cpu().double().numpy()
 
 
 class _HamiltonianMonteCarlo(SampledWeights):
@@ -131,7 +61,7 @@ class _HamiltonianMonteCarlo(SampledWeights):
             for part in slices(len(rows), models.rows_at_once(rows, limits))
         ]
         self.r_hat_ = float(max(worst))
-        _warn_about(self.r_hat_, "the training data")
+        warn_about_r_hat(self.r_hat_, "the training data")
         return models
 
     def _draw_weights(
@@ -205,22 +135,6 @@ class _HamiltonianMonteCarlo(SampledWeights):
         return potential
 
 
-def _values(prediction: Prediction) -> Tensor:
-    """Return probabilities or means, in a type in which their variances can be trusted."""
-    values = prediction.expected()
-    return values.to(accumulation_dtype(values.device))
-
-
-def _warn_about(r_hat: float, where: str) -> None:
-    if r_hat > _MAX_R_HAT:
-        warnings.warn(
-            f"The chains have not converged: R-hat of the predictions is {r_hat:.2f} on {where}, "
-            f"above {_MAX_R_HAT}. Raise n_warmup, n_samples or n_leapfrog.",
-            ConvergenceWarning,
-            stacklevel=2,
-        )
-
-
 class HMCClassifier(_HamiltonianMonteCarlo, BaseUncertaintyClassifier):
     """Uncertainty of a network's classification by Hamiltonian Monte Carlo.
 
@@ -239,10 +153,10 @@ class HMCClassifier(_HamiltonianMonteCarlo, BaseUncertaintyClassifier):
         retrained and never changed. An unfitted one is cloned and trained by ``fit``. None trains a
         small network.
     parameters : str, int, list of str, callable or LoRA, default="all"
-        What differs between the models: "all", "last_layer", a number of last layers, "bias",
-        "norm" (of normalisation layers), names of parameters or patterns such as "head.*", a
-        function of (name, parameter), "lora" or a `LoRA`.
-        The part of the network before it is computed only once for each row.
+        What may differ from the given network: "all", "last_layer", a number of last layers,
+        "bias", "norm" (of normalisation layers), names of parameters or patterns such as "head.*",
+        a function of (name, parameter), "lora" or a `LoRA`. The part of the network before it is
+        computed only once for each row.
     n_chains : int, default=4
         Chains that run at the same time, from different points around the given network.
     n_samples : int, default=200
@@ -257,14 +171,16 @@ class HMCClassifier(_HamiltonianMonteCarlo, BaseUncertaintyClassifier):
     prior_precision : float, default=1.0
         Inverse variance of the Gaussian prior of each parameter, around zero.
     memory_limit : int, float or str, default=None
-        Memory for models that are run together, in bytes or as a text such as "1GB"; None takes a
+        Memory for models that run together, in bytes or as a text such as "1GB"; None takes a
         quarter of what is free.
     setting : {"given", "expected"}, default="given"
-        "given" judges the given network, "expected" the average of all plausible models, which then
-        also predicts. It may be changed after ``fit``: both use the same models.
+        "given" judges the given network (setting (b) of the paper), "expected" the average of all
+        plausible models, which then also predicts (setting (a)). It may be changed after ``fit``:
+        both use the same models.
     link : {"logits", "log_probabilities", "probabilities", "binary_logit"}, default=None
-        What the network returns. None takes it from a skorch net's criterion, and means logits for
-        a plain module.
+        What the network returns: scores, logarithms of probabilities, probabilities, or the one
+        score of the second of two classes. None takes it from a skorch net's criterion, and means
+        logits for a plain module.
     device : str or torch.device, default=None
         Where to run; None stays where the network is.
     random_state : int, RandomState instance or None, default=None
@@ -279,7 +195,7 @@ class HMCClassifier(_HamiltonianMonteCarlo, BaseUncertaintyClassifier):
     estimator_ : estimator or torch.nn.Module
         The fitted network.
     parameter_names_ : list of str
-        Parameters of the network that differ between the models.
+        Parameters of the network that may differ.
     n_parameters_searched_ : int
         Number of values in them, or in the factors of low-rank updates of them.
     r_hat_ : float
@@ -323,18 +239,18 @@ class HMCClassifier(_HamiltonianMonteCarlo, BaseUncertaintyClassifier):
         self,
         estimator: Any = None,
         *,
-        parameters: Any = "all",
+        parameters: Parameters = "all",
         n_chains: int = 4,
         n_samples: int = 200,
         n_warmup: int = 100,
         n_leapfrog: int = 100,
         target_acceptance: float = 0.8,
         prior_precision: float = 1.0,
-        memory_limit: Any = None,
+        memory_limit: MemoryLimit = None,
         setting: str = "given",
         link: str | None = None,
-        device: Any = None,
-        random_state: Any = None,
+        device: Device = None,
+        random_state: RandomState = None,
         verbose: int = 0,
     ) -> None:
         self.estimator = estimator
@@ -371,10 +287,10 @@ class HMCRegressor(_HamiltonianMonteCarlo, BaseUncertaintyRegressor):
         retrained and never changed. An unfitted one is cloned and trained by ``fit``. None trains a
         small network.
     parameters : str, int, list of str, callable or LoRA, default="all"
-        What differs between the models: "all", "last_layer", a number of last layers, "bias",
-        "norm" (of normalisation layers), names of parameters or patterns such as "head.*", a
-        function of (name, parameter), "lora" or a `LoRA`.
-        The part of the network before it is computed only once for each row.
+        What may differ from the given network: "all", "last_layer", a number of last layers,
+        "bias", "norm" (of normalisation layers), names of parameters or patterns such as "head.*",
+        a function of (name, parameter), "lora" or a `LoRA`. The part of the network before it is
+        computed only once for each row.
     n_chains : int, default=4
         Chains that run at the same time, from different points around the given network.
     n_samples : int, default=200
@@ -389,16 +305,17 @@ class HMCRegressor(_HamiltonianMonteCarlo, BaseUncertaintyRegressor):
     prior_precision : float, default=1.0
         Inverse variance of the Gaussian prior of each parameter, around zero.
     memory_limit : int, float or str, default=None
-        Memory for models that are run together, in bytes or as a text such as "1GB"; None takes a
+        Memory for models that run together, in bytes or as a text such as "1GB"; None takes a
         quarter of what is free.
     setting : {"given", "expected"}, default="given"
-        "given" judges the given network, "expected" the average of all plausible models, which then
-        also predicts. It may be changed after ``fit``: both use the same models.
+        "given" judges the given network (setting (b) of the paper), "expected" the average of all
+        plausible models, which then also predicts (setting (a)). It may be changed after ``fit``:
+        both use the same models.
     measure : {"entropy", "variance"}, default="entropy"
         Entropies in nats, or variances in squared units of the target.
     noise_variance : float or array-like of shape (n_outputs,), default=None
         Variance around the mean, for networks that predict the mean only. None measures it by the
-        residuals.
+        residuals of the training data, or of ``X_val`` if that is passed to ``fit``.
     link : {"mean", "mean_variance", "mean_log_variance"}, default=None
         What the network returns; two parts are a tuple, or the two halves of the columns. None
         takes it from a skorch net's criterion, such as ``MSELoss`` for the mean; of other modules
@@ -415,7 +332,7 @@ class HMCRegressor(_HamiltonianMonteCarlo, BaseUncertaintyRegressor):
     estimator_ : estimator or torch.nn.Module
         The fitted network.
     parameter_names_ : list of str
-        Parameters of the network that differ between the models.
+        Parameters of the network that may differ.
     n_parameters_searched_ : int
         Number of values in them, or in the factors of low-rank updates of them.
     r_hat_ : float
@@ -464,20 +381,20 @@ class HMCRegressor(_HamiltonianMonteCarlo, BaseUncertaintyRegressor):
         self,
         estimator: Any = None,
         *,
-        parameters: Any = "all",
+        parameters: Parameters = "all",
         n_chains: int = 4,
         n_samples: int = 200,
         n_warmup: int = 100,
         n_leapfrog: int = 100,
         target_acceptance: float = 0.8,
         prior_precision: float = 1.0,
-        memory_limit: Any = None,
+        memory_limit: MemoryLimit = None,
         setting: str = "given",
         measure: str = "entropy",
-        noise_variance: Any = None,
+        noise_variance: NoiseVariance = None,
         link: str | None = None,
-        device: Any = None,
-        random_state: Any = None,
+        device: Device = None,
+        random_state: RandomState = None,
         verbose: int = 0,
     ) -> None:
         self.estimator = estimator

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from sklearn.utils._param_validation import StrOptions
 
+from .._typing import Device, MemoryLimit, NoiseVariance, Parameters, RandomState
 from ..base._classifier import BaseUncertaintyClassifier
 from ..base._regressor import BaseUncertaintyRegressor
 from ._laplace import LaplaceMethod
@@ -27,11 +28,11 @@ class LaplaceClassifier(LaplaceMethod, BaseUncertaintyClassifier):
         retrained and never changed. An unfitted one is cloned and trained by ``fit``. None trains a
         small network.
     parameters : str, int, list of str, callable or LoRA, default="last_layer"
-        What differs between the models: "all", "last_layer", a number of last layers, "bias",
-        "norm" (of normalisation layers), names of parameters or patterns such as "head.*", a
-        function of (name, parameter), "lora" or a `LoRA` (the last two not with
-        ``structure="kron"``).
-        The part of the network before it is computed only once for each row.
+        What may differ from the given network: "all", "last_layer", a number of last layers,
+        "bias", "norm" (of normalisation layers), names of parameters or patterns such as "head.*",
+        a function of (name, parameter), "lora" or a `LoRA`. The part of the network before it is
+        computed only once for each row. Low-rank updates have no Kronecker factors: not with
+        ``structure="kron"``.
     structure : {"full", "kron", "diag"}, default="kron"
         What is kept of the curvature of the loss: all of it, which takes memory for the square of
         the number of parameters; a Kronecker product for each linear or convolutional layer (and
@@ -46,14 +47,16 @@ class LaplaceClassifier(LaplaceMethod, BaseUncertaintyClassifier):
         How predictions are averaged in ``setting="expected"``: over the draws, or by the probit
         approximation.
     memory_limit : int, float or str, default=None
-        Memory for models that are run together, in bytes or as a text such as "1GB"; None takes a
+        Memory for models that run together, in bytes or as a text such as "1GB"; None takes a
         quarter of what is free.
     setting : {"given", "expected"}, default="given"
-        "given" judges the given network, "expected" the average of all plausible models, which then
-        also predicts. It may be changed after ``fit``: both use the same models.
+        "given" judges the given network (setting (b) of the paper), "expected" the average of all
+        plausible models, which then also predicts (setting (a)). It may be changed after ``fit``:
+        both use the same models.
     link : {"logits", "log_probabilities", "probabilities", "binary_logit"}, default=None
-        What the network returns. None takes it from a skorch net's criterion, and means logits for
-        a plain module.
+        What the network returns: scores, logarithms of probabilities, probabilities, or the one
+        score of the second of two classes. None takes it from a skorch net's criterion, and means
+        logits for a plain module.
     device : str or torch.device, default=None
         Where to run; None stays where the network is.
     random_state : int, RandomState instance or None, default=None
@@ -68,7 +71,7 @@ class LaplaceClassifier(LaplaceMethod, BaseUncertaintyClassifier):
     estimator_ : estimator or torch.nn.Module
         The fitted network.
     parameter_names_ : list of str
-        Parameters of the network that differ between the models.
+        Parameters of the network that may differ.
     n_parameters_searched_ : int
         Number of values in them, or in the factors of low-rank updates of them.
     prior_precision_ : float
@@ -112,16 +115,16 @@ class LaplaceClassifier(LaplaceMethod, BaseUncertaintyClassifier):
         self,
         estimator: Any = None,
         *,
-        parameters: Any = "last_layer",
+        parameters: Parameters = "last_layer",
         structure: str = "kron",
         prior_precision: float | str = "marginal_likelihood",
         n_samples: int = 256,
         predictive: str = "monte_carlo",
-        memory_limit: Any = None,
+        memory_limit: MemoryLimit = None,
         setting: str = "given",
         link: str | None = None,
-        device: Any = None,
-        random_state: Any = None,
+        device: Device = None,
+        random_state: RandomState = None,
         verbose: int = 0,
     ) -> None:
         self.estimator = estimator
@@ -154,11 +157,11 @@ class LaplaceRegressor(LaplaceMethod, BaseUncertaintyRegressor):
         retrained and never changed. An unfitted one is cloned and trained by ``fit``. None trains a
         small network.
     parameters : str, int, list of str, callable or LoRA, default="last_layer"
-        What differs between the models: "all", "last_layer", a number of last layers, "bias",
-        "norm" (of normalisation layers), names of parameters or patterns such as "head.*", a
-        function of (name, parameter), "lora" or a `LoRA` (the last two not with
-        ``structure="kron"``).
-        The part of the network before it is computed only once for each row.
+        What may differ from the given network: "all", "last_layer", a number of last layers,
+        "bias", "norm" (of normalisation layers), names of parameters or patterns such as "head.*",
+        a function of (name, parameter), "lora" or a `LoRA`. The part of the network before it is
+        computed only once for each row. Low-rank updates have no Kronecker factors: not with
+        ``structure="kron"``.
     structure : {"full", "kron", "diag"}, default="kron"
         What is kept of the curvature of the loss: all of it, which takes memory for the square of
         the number of parameters; a Kronecker product for each linear or convolutional layer (and
@@ -170,16 +173,17 @@ class LaplaceRegressor(LaplaceMethod, BaseUncertaintyRegressor):
     n_samples : int, default=256
         Draws of the scores (logits or means), evenly spread; the same for all rows.
     memory_limit : int, float or str, default=None
-        Memory for models that are run together, in bytes or as a text such as "1GB"; None takes a
+        Memory for models that run together, in bytes or as a text such as "1GB"; None takes a
         quarter of what is free.
     setting : {"given", "expected"}, default="given"
-        "given" judges the given network, "expected" the average of all plausible models, which then
-        also predicts. It may be changed after ``fit``: both use the same models.
+        "given" judges the given network (setting (b) of the paper), "expected" the average of all
+        plausible models, which then also predicts (setting (a)). It may be changed after ``fit``:
+        both use the same models.
     measure : {"entropy", "variance"}, default="entropy"
         Entropies in nats, or variances in squared units of the target.
     noise_variance : float or array-like of shape (n_outputs,), default=None
         Variance around the mean, for networks that predict the mean only. None measures it by the
-        residuals.
+        residuals of the training data, or of ``X_val`` if that is passed to ``fit``.
     link : {"mean", "mean_variance", "mean_log_variance"}, default=None
         What the network returns; two parts are a tuple, or the two halves of the columns. None
         takes it from a skorch net's criterion, such as ``MSELoss`` for the mean; of other modules
@@ -196,7 +200,7 @@ class LaplaceRegressor(LaplaceMethod, BaseUncertaintyRegressor):
     estimator_ : estimator or torch.nn.Module
         The fitted network.
     parameter_names_ : list of str
-        Parameters of the network that differ between the models.
+        Parameters of the network that may differ.
     n_parameters_searched_ : int
         Number of values in them, or in the factors of low-rank updates of them.
     prior_precision_ : float
@@ -243,17 +247,17 @@ class LaplaceRegressor(LaplaceMethod, BaseUncertaintyRegressor):
         self,
         estimator: Any = None,
         *,
-        parameters: Any = "last_layer",
+        parameters: Parameters = "last_layer",
         structure: str = "kron",
         prior_precision: float | str = "marginal_likelihood",
         n_samples: int = 256,
-        memory_limit: Any = None,
+        memory_limit: MemoryLimit = None,
         setting: str = "given",
         measure: str = "entropy",
-        noise_variance: Any = None,
+        noise_variance: NoiseVariance = None,
         link: str | None = None,
-        device: Any = None,
-        random_state: Any = None,
+        device: Device = None,
+        random_state: RandomState = None,
         verbose: int = 0,
     ) -> None:
         self.estimator = estimator

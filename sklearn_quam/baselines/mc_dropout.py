@@ -15,6 +15,7 @@ from sklearn.utils._param_validation import Interval
 
 from .._network.free import probe_rows
 from .._network.parameters import execution_order, last_layers
+from .._typing import Device, NoiseVariance, RandomState
 from ..base._classifier import BaseUncertaintyClassifier
 from ..base._estimator import BaseUncertaintyEstimator, FitData
 from ..base._regressor import BaseUncertaintyRegressor
@@ -97,11 +98,13 @@ class MCDropoutClassifier(_MCDropout, BaseUncertaintyClassifier):
         number replaces the rates of all dropout layers, or puts dropout before the last layer of a
         network that has none.
     setting : {"given", "expected"}, default="given"
-        "given" judges the given network, "expected" the average of all plausible models, which then
-        also predicts. It may be changed after ``fit``: both use the same models.
+        "given" judges the given network (setting (b) of the paper), "expected" the average of all
+        plausible models, which then also predicts (setting (a)). It may be changed after ``fit``:
+        both use the same models.
     link : {"logits", "log_probabilities", "probabilities", "binary_logit"}, default=None
-        What the network returns. None takes it from a skorch net's criterion, and means logits for
-        a plain module.
+        What the network returns: scores, logarithms of probabilities, probabilities, or the one
+        score of the second of two classes. None takes it from a skorch net's criterion, and means
+        logits for a plain module.
     device : str or torch.device, default=None
         Where to run; None stays where the network is.
     random_state : int, RandomState instance or None, default=None
@@ -155,8 +158,8 @@ class MCDropoutClassifier(_MCDropout, BaseUncertaintyClassifier):
         p: float | None = None,
         setting: str = "given",
         link: str | None = None,
-        device: Any = None,
-        random_state: Any = None,
+        device: Device = None,
+        random_state: RandomState = None,
         verbose: int = 0,
     ) -> None:
         self.estimator = estimator
@@ -192,13 +195,14 @@ class MCDropoutRegressor(_MCDropout, BaseUncertaintyRegressor):
         number replaces the rates of all dropout layers, or puts dropout before the last layer of a
         network that has none.
     setting : {"given", "expected"}, default="given"
-        "given" judges the given network, "expected" the average of all plausible models, which then
-        also predicts. It may be changed after ``fit``: both use the same models.
+        "given" judges the given network (setting (b) of the paper), "expected" the average of all
+        plausible models, which then also predicts (setting (a)). It may be changed after ``fit``:
+        both use the same models.
     measure : {"entropy", "variance"}, default="entropy"
         Entropies in nats, or variances in squared units of the target.
     noise_variance : float or array-like of shape (n_outputs,), default=None
         Variance around the mean, for networks that predict the mean only. None measures it by the
-        residuals.
+        residuals of the training data, or of ``X_val`` if that is passed to ``fit``.
     link : {"mean", "mean_variance", "mean_log_variance"}, default=None
         What the network returns; two parts are a tuple, or the two halves of the columns. None
         takes it from a skorch net's criterion, such as ``MSELoss`` for the mean; of other modules
@@ -258,10 +262,10 @@ class MCDropoutRegressor(_MCDropout, BaseUncertaintyRegressor):
         p: float | None = None,
         setting: str = "given",
         measure: str = "entropy",
-        noise_variance: Any = None,
+        noise_variance: NoiseVariance = None,
         link: str | None = None,
-        device: Any = None,
-        random_state: Any = None,
+        device: Device = None,
+        random_state: RandomState = None,
         verbose: int = 0,
     ) -> None:
         self.estimator = estimator

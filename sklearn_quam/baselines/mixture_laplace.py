@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 from sklearn.utils._param_validation import StrOptions
 
+from .._typing import Device, MemoryLimit, NoiseVariance, Parameters, RandomState
 from ..base._classifier import BaseUncertaintyClassifier
 from ..base._regressor import BaseUncertaintyRegressor
 from ._ensemble import Ensemble, RegressionEnsemble
@@ -35,11 +36,11 @@ class MixtureLaplaceClassifier(Ensemble, BaseUncertaintyClassifier):
         ``estimator`` remains the reference of ``setting="given"``; if it is None, the first of the
         list is.
     parameters : str, int, list of str, callable or LoRA, default="last_layer"
-        What differs between the models: "all", "last_layer", a number of last layers, "bias",
-        "norm" (of normalisation layers), names of parameters or patterns such as "head.*", a
-        function of (name, parameter), "lora" or a `LoRA` (the last two not with
-        ``structure="kron"``).
-        The part of the network before it is computed only once for each row.
+        What may differ from the given network: "all", "last_layer", a number of last layers,
+        "bias", "norm" (of normalisation layers), names of parameters or patterns such as "head.*",
+        a function of (name, parameter), "lora" or a `LoRA`. The part of the network before it is
+        computed only once for each row. Low-rank updates have no Kronecker factors: not with
+        ``structure="kron"``.
     structure : {"full", "kron", "diag"}, default="kron"
         What is kept of the curvature of the loss: all of it, which takes memory for the square of
         the number of parameters; a Kronecker product for each linear or convolutional layer (and
@@ -54,14 +55,16 @@ class MixtureLaplaceClassifier(Ensemble, BaseUncertaintyClassifier):
         How predictions are averaged in ``setting="expected"``: over the draws, or by the probit
         approximation.
     memory_limit : int, float or str, default=None
-        Memory for models that are run together, in bytes or as a text such as "1GB"; None takes a
+        Memory for models that run together, in bytes or as a text such as "1GB"; None takes a
         quarter of what is free.
     setting : {"given", "expected"}, default="given"
-        "given" judges the given network, "expected" the average of all plausible models, which then
-        also predicts. It may be changed after ``fit``: both use the same models.
+        "given" judges the given network (setting (b) of the paper), "expected" the average of all
+        plausible models, which then also predicts (setting (a)). It may be changed after ``fit``:
+        both use the same models.
     link : {"logits", "log_probabilities", "probabilities", "binary_logit"}, default=None
-        What the network returns. None takes it from a skorch net's criterion, and means logits for
-        a plain module.
+        What the network returns: scores, logarithms of probabilities, probabilities, or the one
+        score of the second of two classes. None takes it from a skorch net's criterion, and means
+        logits for a plain module.
     device : str or torch.device, default=None
         Where to run; None stays where the network is.
     n_jobs : int, default=None
@@ -128,17 +131,17 @@ class MixtureLaplaceClassifier(Ensemble, BaseUncertaintyClassifier):
         *,
         n_estimators: int = 5,
         estimators: Any = None,
-        parameters: Any = "last_layer",
+        parameters: Parameters = "last_layer",
         structure: str = "kron",
         prior_precision: float | str = "marginal_likelihood",
         n_samples: int = 256,
         predictive: str = "monte_carlo",
-        memory_limit: Any = None,
+        memory_limit: MemoryLimit = None,
         setting: str = "given",
         link: str | None = None,
-        device: Any = None,
+        device: Device = None,
         n_jobs: int | None = None,
-        random_state: Any = None,
+        random_state: RandomState = None,
         verbose: int = 0,
     ) -> None:
         self.estimator = estimator
@@ -180,11 +183,11 @@ class MixtureLaplaceRegressor(RegressionEnsemble):
         ``estimator`` remains the reference of ``setting="given"``; if it is None, the first of the
         list is.
     parameters : str, int, list of str, callable or LoRA, default="last_layer"
-        What differs between the models: "all", "last_layer", a number of last layers, "bias",
-        "norm" (of normalisation layers), names of parameters or patterns such as "head.*", a
-        function of (name, parameter), "lora" or a `LoRA` (the last two not with
-        ``structure="kron"``).
-        The part of the network before it is computed only once for each row.
+        What may differ from the given network: "all", "last_layer", a number of last layers,
+        "bias", "norm" (of normalisation layers), names of parameters or patterns such as "head.*",
+        a function of (name, parameter), "lora" or a `LoRA`. The part of the network before it is
+        computed only once for each row. Low-rank updates have no Kronecker factors: not with
+        ``structure="kron"``.
     structure : {"full", "kron", "diag"}, default="kron"
         What is kept of the curvature of the loss: all of it, which takes memory for the square of
         the number of parameters; a Kronecker product for each linear or convolutional layer (and
@@ -196,16 +199,17 @@ class MixtureLaplaceRegressor(RegressionEnsemble):
     n_samples : int, default=256
         Draws of the scores around each network, evenly spread; the same for all rows.
     memory_limit : int, float or str, default=None
-        Memory for models that are run together, in bytes or as a text such as "1GB"; None takes a
+        Memory for models that run together, in bytes or as a text such as "1GB"; None takes a
         quarter of what is free.
     setting : {"given", "expected"}, default="given"
-        "given" judges the given network, "expected" the average of all plausible models, which then
-        also predicts. It may be changed after ``fit``: both use the same models.
+        "given" judges the given network (setting (b) of the paper), "expected" the average of all
+        plausible models, which then also predicts (setting (a)). It may be changed after ``fit``:
+        both use the same models.
     measure : {"entropy", "variance"}, default="entropy"
         Entropies in nats, or variances in squared units of the target.
     noise_variance : float or array-like of shape (n_outputs,), default=None
         Variance around the mean, for networks that predict the mean only. None measures it by the
-        residuals.
+        residuals of the training data, or of ``X_val`` if that is passed to ``fit``.
     link : {"mean", "mean_variance", "mean_log_variance"}, default=None
         What the network returns; two parts are a tuple, or the two halves of the columns. None
         takes it from a skorch net's criterion, such as ``MSELoss`` for the mean; of other modules
@@ -276,18 +280,18 @@ class MixtureLaplaceRegressor(RegressionEnsemble):
         *,
         n_estimators: int = 5,
         estimators: Any = None,
-        parameters: Any = "last_layer",
+        parameters: Parameters = "last_layer",
         structure: str = "kron",
         prior_precision: float | str = "marginal_likelihood",
         n_samples: int = 256,
-        memory_limit: Any = None,
+        memory_limit: MemoryLimit = None,
         setting: str = "given",
         measure: str = "entropy",
-        noise_variance: Any = None,
+        noise_variance: NoiseVariance = None,
         link: str | None = None,
-        device: Any = None,
+        device: Device = None,
         n_jobs: int | None = None,
-        random_state: Any = None,
+        random_state: RandomState = None,
         verbose: int = 0,
     ) -> None:
         self.estimator = estimator

@@ -9,7 +9,9 @@ from torch import Tensor
 
 from .._network.limits import Limits, rows_at_once
 from .._network.predictions import Prediction
+from .._posterior.accumulate import Posterior
 from .._posterior.fitted import Question
+from .._typing import Device, NoiseVariance, RandomState
 from ..base._classifier import BaseUncertaintyClassifier
 from ..base._estimator import FitData
 from ..base._regressor import BaseUncertaintyRegressor
@@ -26,7 +28,7 @@ class _GivenModel:
         self,
         inputs: Tensor,  # noqa: ARG002
         original: Prediction,
-        posterior: Any,
+        posterior: Posterior,
         question: Question,  # noqa: ARG002
     ) -> dict[str, np.ndarray]:
         """Hand over the given model's own prediction; see `Models`."""
@@ -66,7 +68,7 @@ class ReferenceClassifier(_OnlyTheGivenModel, BaseUncertaintyClassifier):
     random_state : int, RandomState instance or None, default=None
         Seeds the training of an unfitted estimator.
     verbose : int, default=0
-        Whether to show a progress bar.
+        Whether to show progress bars.
 
     Attributes
     ----------
@@ -99,8 +101,8 @@ class ReferenceClassifier(_OnlyTheGivenModel, BaseUncertaintyClassifier):
         *,
         link: str | None = None,
         setting: str = "given",
-        device: Any = None,
-        random_state: Any = None,
+        device: Device = None,
+        random_state: RandomState = None,
         verbose: int = 0,
     ) -> None:
         self.estimator = estimator
@@ -140,7 +142,7 @@ class ReferenceRegressor(_OnlyTheGivenModel, BaseUncertaintyRegressor):
     random_state : int, RandomState instance or None, default=None
         Seeds the training of an unfitted estimator.
     verbose : int, default=0
-        Whether to show a progress bar.
+        Whether to show progress bars.
 
     Attributes
     ----------
@@ -176,9 +178,9 @@ class ReferenceRegressor(_OnlyTheGivenModel, BaseUncertaintyRegressor):
         link: str | None = None,
         setting: str = "given",
         measure: str = "entropy",
-        noise_variance: Any = None,
-        device: Any = None,
-        random_state: Any = None,
+        noise_variance: NoiseVariance = None,
+        device: Device = None,
+        random_state: RandomState = None,
         verbose: int = 0,
     ) -> None:
         self.estimator = estimator

@@ -21,15 +21,11 @@ from ._style import (
     legend_below,
     legend_of_figure,
 )
+from ._surfaces import colorbar, contourf, outline, panels_for, pcolormesh
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_N_LEVELS = 24
-# Values below the largest one by more than this factor share the lowest colour of a log scale.
-_MAX_RATIO = 1e6
-# Smaller differences are rounding; stretched over all colours they would look like something.
-_FLAT = 1e-12
 _MAX_CLASSES_IN_LEGEND = 12
 
 
@@ -323,15 +319,15 @@ class UncertaintyMapDisplay:
             )
         names = [component] if isinstance(component, str) else list(component)
         values = [getattr(self.uncertainty, check_component(name)) for name in names]
-        panels = _panels(ax, len(names))
+        panels = panels_for(ax, len(names))
         self.surfaces_: list[Any] = []
         self.boundaries_: list[Any] = []
         self.colorbars_: list[Any] = []
         for panel, name, heights in zip(panels, names, values, strict=True):
-            draw = _contourf if plot_method == "contourf" else _pcolormesh
+            draw = contourf if plot_method == "contourf" else pcolormesh
             surface = draw(panel, self.xx0, self.xx1, heights, log, {"cmap": COLOUR_MAP, **kwargs})
             self.surfaces_.append(surface)
-            self.colorbars_.append(_colorbar(panel, surface, f"{name} uncertainty ({self.unit})"))
+            self.colorbars_.append(colorbar(panel, surface, f"{name} uncertainty ({self.unit})"))
             self._draw_boundary(panel, boundary_kwargs or {})
             if show_points and self.X is not None:
                 self._draw_points(panel, scatter_kwargs or {})
@@ -357,7 +353,7 @@ class UncertaintyMapDisplay:
         for lead in self.lead if len(self.lead) > 2 else self.lead[:1]:
             if lead.min() < 0 < lead.max():
                 lines = ax.contour(self.xx0, self.xx1, lead, [0.0], **options)
-                lines.set_path_effects(_outline())
+                lines.set_path_effects(outline())
                 self.boundaries_.append(lines)
 
     def _draw_legend(self, panels: np.ndarray, shared: bool) -> None:
@@ -366,7 +362,7 @@ class UncertaintyMapDisplay:
         handles, labels = middle.get_legend_handles_labels()
         if self.boundaries_:
             line = self.boundaries_[0].legend_elements()[0][0]
-            line.set_path_effects(_outline())
+            line.set_path_effects(outline())
             handles, labels = [*handles, line], [*labels, "decision boundary"]
         if handles and shared:
             legend_of_figure(middle.figure, handles, labels)
@@ -393,27 +389,6 @@ def _class_name(label: Any) -> str:
     return label if isinstance(label, str) else f"class {label}"
 
 
-def _outline() -> list[Any]:
-    """Return what makes a white line visible on bright colours, too."""
-    from matplotlib.patheffects import withStroke
-
-    return [withStroke(linewidth=2.6, foreground="black")]
-
-
-def _colorbar(ax: Axes, surface: Any, label: str) -> Any:
-    from matplotlib.colors import LogNorm
-    from matplotlib.ticker import LogFormatterSciNotation, LogLocator, MaxNLocator
-
-    bar = ax.figure.colorbar(surface, ax=ax, label=label)
-    # Left to itself, the bar of a contour plot labels every few levels, however crooked.
-    if isinstance(surface.norm, LogNorm):
-        bar.set_ticks(LogLocator(numticks=8), format=LogFormatterSciNotation())
-    else:
-        bar.set_ticks(MaxNLocator(6))
-    bar.minorticks_off()
-    return bar
-
-
 def _axis_values(
     values: np.ndarray, n_points: int, eps: float, limits: tuple[float, float] | None
 ) -> np.ndarray:
@@ -432,61 +407,3 @@ def _lead(proba: np.ndarray, threshold: float, shape: tuple[int, ...]) -> np.nda
     best, second = ordered[:, -1:], ordered[:, -2:-1]
     ahead = np.where(proba == best, proba - second, proba - best)
     return ahead.T.reshape(-1, *shape)
-
-
-def _panels(ax: Any, number: int) -> np.ndarray:
-    """Return an array of axes, one for each component."""
-    if ax is None:
-        import matplotlib.pyplot as plt
-
-        size = None if number == 1 else (4.4 * number, 4.2)
-        figure = plt.figure(figsize=size, layout="constrained")
-        return figure.subplots(1, number, sharex=True, sharey=True, squeeze=False)[0]
-    panels = np.ravel(np.asarray(ax, dtype=object))
-    if len(panels) != number:
-        raise ValueError(
-            f"{number} component(s) need as many axes; got {len(panels)}. Leave ax=None for a new "
-            "figure."
-        )
-    return panels
-
-
-def _log_limits(heights: np.ndarray) -> tuple[float, float]:
-    if heights.min() < 0 or heights.max() <= 0:
-        raise ValueError(
-            "log=True needs uncertainties that are positive somewhere and negative nowhere; those "
-            f"to be drawn lie between {heights.min():.3g} and {heights.max():.3g}."
-        )
-    high = heights.max()
-    low = max(heights[heights > 0].min(), high / _MAX_RATIO)
-    return low, (high if high > low else 10 * low)
-
-
-def _contourf(
-    ax: Axes, xx0: np.ndarray, xx1: np.ndarray, heights: np.ndarray, log: bool, options: dict
-) -> Any:
-    from matplotlib.colors import LogNorm
-
-    if log:
-        low, high = _log_limits(heights)
-        options = {"levels": np.geomspace(low, high, _N_LEVELS), "norm": LogNorm(low, high)} | (
-            options
-        )
-        heights = heights.clip(low)
-    elif np.ptp(heights) < _FLAT:
-        options = {"levels": np.linspace(heights.min(), heights.min() + 1, _N_LEVELS), **options}
-    return ax.contourf(xx0, xx1, heights, **{"levels": _N_LEVELS, **options})
-
-
-def _pcolormesh(
-    ax: Axes, xx0: np.ndarray, xx1: np.ndarray, heights: np.ndarray, log: bool, options: dict
-) -> Any:
-    from matplotlib.colors import LogNorm
-
-    if log:
-        low, high = _log_limits(heights)
-        options = {"norm": LogNorm(low, high), **options}
-        heights = heights.clip(low)
-    elif np.ptp(heights) < _FLAT:
-        options = {"vmin": heights.min(), "vmax": heights.min() + 1, **options}
-    return ax.pcolormesh(xx0, xx1, heights, **{"shading": "auto", "rasterized": True, **options})

@@ -19,6 +19,7 @@ from ..._network.limits import Limits, rows_at_once
 from ..._network.predictions import Prediction
 from ..._network.reference import Rows
 from ..._network.split import SplitModule, split_module
+from ..._posterior.accumulate import Posterior
 from ..._posterior.fitted import Question
 
 # What a dropped unit of a self-normalising network becomes.
@@ -176,7 +177,7 @@ class ThinnedModels:
         self,
         inputs: Tensor,
         original: Prediction,  # noqa: ARG002
-        posterior: Any,
+        posterior: Posterior,
         question: Question,  # noqa: ARG002
     ) -> dict[str, np.ndarray]:
         """Hand the thinned models' predictions to the accumulator; see `Models`."""

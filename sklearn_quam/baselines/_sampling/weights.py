@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +13,7 @@ from ..._network.free import Free, FreeNetwork
 from ..._network.limits import Limits, rows_at_once, slices
 from ..._network.predictions import Prediction
 from ..._network.reference import TrainingSet
+from ..._posterior.accumulate import Posterior
 from ..._posterior.fitted import Question
 from ...base._estimator import FitData
 from ...base._weights import WeightChanging
@@ -45,7 +45,7 @@ class WeightSamples:
         self,
         inputs: Tensor,
         original: Prediction,  # noqa: ARG002
-        posterior: Any,
+        posterior: Posterior,
         question: Question,
     ) -> dict[str, np.ndarray]:
         """Hand the models' predictions to the accumulator; see `Models`."""

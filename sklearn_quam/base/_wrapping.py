@@ -1,0 +1,121 @@
+"""What it takes to wrap another estimator, as scikit-learn's meta-estimators do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sklearn import get_config
+from sklearn.base import BaseEstimator, clone
+from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
+
+from .._network.adapters import is_pretrained
+from .._network.split import RememberedRows
+from .._network.training import sample_weight_argument
+
+# What scikit-learn's clone carries over besides the constructor's arguments.
+_CLONED_ATTRIBUTES = ("_metadata_request", "_sklearn_output_config", "_skl_callbacks")
+
+
+class WrapsNetwork(BaseEstimator):
+    """Parameters, clones and metadata of an estimator that may hold a given network."""
+
+    estimator: Any
+
+    def __sklearn_clone__(self) -> Any:
+        # A given network goes along as it is: cloning a fitted net would forget its weights.
+        params = self.get_params(deep=False)
+        copies = {k: v if _is_kept(k, v) else clone(v, safe=False) for k, v in params.items()}
+        duplicate = type(self)(**copies)
+        for name in _CLONED_ATTRIBUTES:
+            if hasattr(self, name):
+                setattr(duplicate, name, getattr(self, name))
+        # The candidates of a search share what the frozen part of their network has computed.
+        duplicate._remembered = self.__dict__.setdefault("_remembered", RememberedRows())
+        return duplicate
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the constructor's arguments.
+
+        Parameters
+        ----------
+        deep : bool, default=True
+            Whether to include those of nested objects, as ``estimator__name``. A given
+            network has none: it stays as it is.
+
+        Returns
+        -------
+        dict
+            Names and values.
+        """
+        if not deep or not is_pretrained(self.estimator):
+            return super().get_params(deep=deep)
+        params = super().get_params(deep=False)
+        for name, value in list(params.items()):
+            if name != "estimator" and hasattr(value, "get_params"):
+                own = value.get_params()
+                params |= {f"{name}__{key}": nested for key, nested in own.items()}
+        return params
+
+    def set_params(self, **params: Any) -> Any:
+        """Set constructor arguments.
+
+        Parameters
+        ----------
+        **params : dict
+            Names and values.
+
+        Returns
+        -------
+        self : object
+            The estimator itself.
+        """
+        pretrained = is_pretrained(params.get("estimator", self.estimator))
+        nested = [name for name in params if name.startswith("estimator__")]
+        if pretrained and nested:
+            raise ValueError(
+                f"Cannot set {nested}: the network is already fitted and stays as it is. Pass an "
+                "unfitted estimator, such as clone(net), to tune its own parameters."
+            )
+        return super().set_params(**params)
+
+    def _route(self, estimator: Any, sample_weight: Any, fit_params: dict) -> dict:
+        """Return what the wrapped estimator's fit is to be called with."""
+        if is_pretrained(estimator):
+            if fit_params:
+                raise TypeError(
+                    f"fit got {sorted(fit_params)}, but the network is already fitted and is not "
+                    "trained again. Pass an unfitted estimator to have it trained."
+                )
+            return {}
+        if get_config()["enable_metadata_routing"]:
+            if self.estimator is None:
+                return fit_params | (
+                    {} if sample_weight is None else {"sample_weight": sample_weight}
+                )
+            return process_routing(
+                self, "fit", sample_weight=sample_weight, **fit_params
+            ).estimator.fit
+        if sample_weight is None:
+            return fit_params
+        return {**fit_params, sample_weight_argument(estimator): sample_weight}
+
+    def get_metadata_routing(self) -> MetadataRouter:
+        """Return the routing of metadata: ``sample_weight`` may go to the wrapped estimator too.
+
+        Returns
+        -------
+        MetadataRouter
+            The router.
+        """
+        router = MetadataRouter(owner=self).add_self_request(self)
+        if hasattr(self.estimator, "get_metadata_routing") and not is_pretrained(self.estimator):
+            mapping = MethodMapping().add(caller="fit", callee="fit")
+            router.add(estimator=self.estimator, method_mapping=mapping)
+        return router
+
+
+def _is_kept(name: str, value: Any) -> bool:
+    """Tell whether an argument holds given networks, which survive cloning as they are."""
+    if name == "estimators":
+        return value is not None
+    return name == "estimator" and is_pretrained(value)

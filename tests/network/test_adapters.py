@@ -1,0 +1,498 @@
+"""Every kind of estimator that can be wrapped predicts as it does on its own."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
+from sklearn.frozen import FrozenEstimator
+from sklearn.linear_model import (
+    LinearRegression,
+    LogisticRegression,
+    LogisticRegressionCV,
+    Ridge,
+    RidgeCV,
+)
+from sklearn.model_selection import GridSearchCV
+from sklearn.neural_network import MLPClassifier, MLPRegressor
+from sklearn.pipeline import make_pipeline
+from skorch import NeuralNet, NeuralNetBinaryClassifier, NeuralNetClassifier, NeuralNetRegressor
+from torch import nn
+
+from sklearn_quam import ReferenceClassifier, ReferenceRegressor
+from sklearn_quam._network.adapters import is_pretrained, is_torch, read_network
+
+from ..networks import (
+    BINARY,
+    CLASSIFIERS,
+    COLUMN,
+    LABELS,
+    QUIET,
+    REGRESSORS,
+    TARGET,
+    TWO_TARGETS,
+    WORDS,
+    X64,
+    X64_NEW,
+    X_NEW,
+    Dense,
+    GaussianLossOfTuple,
+    GaussianNet,
+    LogProbabilityNet,
+    MeanAndVariance,
+    X,
+    assert_same,
+    dense,
+    evaluate,
+    fitted,
+    predictions,
+)
+
+_LOGISTIC_CV = LogisticRegressionCV(Cs=2, cv=2, scoring="accuracy")
+if "use_legacy_attributes" in _LOGISTIC_CV.get_params():  # scikit-learn 1.8
+    _LOGISTIC_CV.set_params(l1_ratios=(0,), use_legacy_attributes=False)
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+# -- skorch --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "net",
+    [
+        lambda: NeuralNetClassifier(dense(3, nn.Softmax(dim=1)), **QUIET),
+        lambda: NeuralNetClassifier(dense(), criterion=nn.CrossEntropyLoss, **QUIET),
+        lambda: NeuralNetClassifier(
+            dense(3, nn.LogSoftmax(dim=1)), criterion=nn.CrossEntropyLoss, **QUIET
+        ),
+        lambda: NeuralNetClassifier(
+            dense(), criterion=nn.CrossEntropyLoss(label_smoothing=0.1), **QUIET
+        ),
+    ],
+    ids=["softmax, NLLLoss", "logits, CrossEntropyLoss", "log-softmax, CrossEntropyLoss", "object"],
+)
+def test_skorch_classifier(net):
+    net = fitted(net())
+    est = ReferenceClassifier(net).fit(X, LABELS)
+    assert_same(est, net)
+    np.testing.assert_array_equal(est.predict(X_NEW), net.predict(X_NEW))
+    np.testing.assert_array_equal(est.classes_, [0, 1, 2])
+
+
+@pytest.mark.parametrize("link", [None, "log_probabilities"])
+def test_skorch_classifier_with_log_probabilities_and_its_own_loss(link):
+    net = fitted(LogProbabilityNet(dense(3, nn.LogSoftmax(dim=1)), **QUIET))
+    est = ReferenceClassifier(net, link=link).fit(X, LABELS)
+    np.testing.assert_allclose(est.predict_proba(X_NEW), np.exp(net.predict_proba(X_NEW)), 1e-5)
+
+
+def test_plain_skorch_net_counts_as_what_its_criterion_says():
+    net = fitted(NeuralNet(dense(), criterion=nn.CrossEntropyLoss, **QUIET))
+    est = ReferenceClassifier(net).fit(X, LABELS)
+    assert_same(est, net)
+
+
+@pytest.mark.parametrize("threshold", [0.5, 0.3, 0.8])
+@pytest.mark.parametrize(
+    ("after", "criterion"),
+    [
+        ([], nn.BCEWithLogitsLoss),
+        ([nn.Flatten(0)], nn.BCEWithLogitsLoss),
+        ([nn.Sigmoid()], nn.BCELoss),
+        ([nn.Sigmoid(), nn.Flatten(0)], nn.BCELoss),
+    ],
+    ids=["logit (n, 1)", "logit (n,)", "probability (n, 1)", "probability (n,)"],
+)
+def test_skorch_binary_classifier(after, criterion, threshold):
+    net = NeuralNetBinaryClassifier(
+        dense(1, *after), criterion=criterion, threshold=threshold, **QUIET
+    )
+    net = fitted(net, X, BINARY.astype(np.float32))
+    est = ReferenceClassifier(net).fit(X, BINARY)
+    assert_same(est, net)
+    np.testing.assert_array_equal(est.predict(X_NEW), net.predict(X_NEW))
+
+
+def test_threshold_of_a_binary_net_changes_labels():
+    net = NeuralNetBinaryClassifier(dense(1), **QUIET)
+    net = fitted(net, X, BINARY.astype(np.float32))
+    even = ReferenceClassifier(net).fit(X, BINARY).predict(X_NEW)
+    strict = ReferenceClassifier(net.set_params(threshold=0.8)).fit(X, BINARY).predict(X_NEW)
+    assert strict.sum() < even.sum()
+
+
+@pytest.mark.parametrize("y", [TARGET, TWO_TARGETS], ids=["one", "two"])
+def test_skorch_regressor(y):
+    columns = y.reshape(len(y), -1)
+    net = fitted(NeuralNetRegressor(dense(columns.shape[1]), **QUIET), X, columns)
+    est = ReferenceRegressor(net).fit(X, y)
+    assert_same(est, net)
+    assert est.predict(X_NEW).shape == X_NEW.shape[:1] + y.shape[1:]
+
+
+@pytest.mark.parametrize("n_out", [1, 2])
+@pytest.mark.parametrize(
+    "net",
+    [
+        lambda module: GaussianNet(module, criterion=nn.GaussianNLLLoss, **QUIET),
+        lambda module: NeuralNetRegressor(module, criterion=GaussianLossOfTuple, **QUIET),
+    ],
+    ids=["own loss", "own criterion"],
+)
+def test_skorch_regressor_with_mean_and_variance(net, n_out):
+    y = TWO_TARGETS[:, :n_out]
+    net = fitted(net(MeanAndVariance(n_out)), X, y)
+    est = ReferenceRegressor(net, measure="variance").fit(X, y)
+    assert_same(est, net)
+    variance = evaluate(net.module_, X_NEW)[1].numpy().sum(axis=1)
+    np.testing.assert_allclose(est.predict_uncertainty(X_NEW).total, variance, 1e-5)
+
+
+def test_skorch_net_with_loaded_parameters_is_given(tmp_path):
+    trained = fitted(CLASSIFIERS["skorch"]())
+    trained.save_params(f_params=tmp_path / "net.pt")
+    net = CLASSIFIERS["skorch"]().initialize()
+    net.load_params(f_params=tmp_path / "net.pt")
+    assert is_pretrained(net)
+    assert_same(ReferenceClassifier(net).fit(X, LABELS), trained)
+
+
+def test_skorch_classifier_takes_the_first_of_several_outputs():
+    class WithFeatures(Dense):
+        def forward(self, x):
+            hidden = self.layers[:-1](x)
+            return self.layers[-1](hidden), hidden
+
+    net = WithFeatures()
+    est = ReferenceClassifier(net).fit(X, LABELS)
+    expected = torch.softmax(evaluate(net, X_NEW)[0], dim=1)
+    np.testing.assert_allclose(est.predict_proba(X_NEW), expected, 1e-5)
+
+
+def test_nonlinearity_of_its_own_needs_a_link():
+    net = NeuralNetClassifier(
+        dense(),
+        criterion=nn.CrossEntropyLoss,
+        predict_nonlinearity=lambda output: torch.softmax(output, dim=1),
+        **QUIET,
+    )
+    net = fitted(net)
+    with pytest.raises(ValueError, match=r"predict_nonlinearity of its own\. Pass link="):
+        ReferenceClassifier(net).fit(X, LABELS)
+    assert_same(ReferenceClassifier(net, link="logits").fit(X, LABELS), net)
+
+
+@pytest.mark.parametrize(
+    ("net", "y", "wrapper", "link", "implied"),
+    [
+        (lambda: CLASSIFIERS["skorch"](), LABELS, ReferenceClassifier, "probabilities", "logits"),
+        (
+            lambda: NeuralNetClassifier(dense(3, nn.Softmax(dim=1)), **QUIET),
+            LABELS,
+            ReferenceClassifier,
+            "logits",
+            "probabilities",
+        ),
+        (lambda: REGRESSORS["skorch"](), COLUMN, ReferenceRegressor, "mean_variance", "mean"),
+    ],
+    ids=["cross-entropy", "NLL", "squares"],
+)
+def test_link_that_contradicts_the_criterion_is_refused(net, y, wrapper, link, implied):
+    net = fitted(net(), X, y)
+    with pytest.raises(ValueError, match=f"link='{link}' contradicts .* means '{implied}'"):
+        wrapper(net, link=link).fit(X, y)
+
+
+def test_logits_under_the_negative_log_likelihood_are_refused():
+    net = NeuralNetClassifier(dense(), **QUIET).initialize()
+    with pytest.raises(ValueError, match=r"not probabilities .* NLLLoss .*CrossEntropyLoss"):
+        ReferenceClassifier(net).fit(X, LABELS)
+
+
+def test_loss_that_says_nothing_asks_for_the_link():
+    net = fitted(LogProbabilityNet(dense(), **QUIET))
+    with pytest.raises(ValueError, match=r"does not tell what its module returns\. Pass link="):
+        ReferenceClassifier(net).fit(X, LABELS)
+
+
+# -- plain modules -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("link", "after", "to_probabilities"),
+    [
+        (None, [], lambda z: torch.softmax(z, 1)),
+        ("logits", [], lambda z: torch.softmax(z, 1)),
+        ("log_probabilities", [nn.LogSoftmax(dim=1)], torch.exp),
+        ("probabilities", [nn.Softmax(dim=1)], lambda p: p),
+    ],
+)
+def test_module_as_classifier(link, after, to_probabilities):
+    module = dense(3, *after)
+    est = ReferenceClassifier(module, link=link).fit(X, LABELS)
+    expected = to_probabilities(evaluate(module, X_NEW)).numpy()
+    np.testing.assert_allclose(est.predict_proba(X_NEW), expected, 1e-5)
+    np.testing.assert_array_equal(est.predict(X_NEW), expected.argmax(axis=1))
+
+
+@pytest.mark.parametrize("flat", [False, True])
+@pytest.mark.parametrize("link", ["binary_logit", "probabilities"])
+def test_module_with_one_column_as_classifier(link, flat):
+    module = dense(1)
+    if link == "probabilities":
+        module.append(nn.Sigmoid())
+    expected = evaluate(module, X_NEW)[:, 0]
+    if link == "binary_logit":
+        expected = torch.sigmoid(expected)
+    if flat:
+        module.append(nn.Flatten(0))
+    est = ReferenceClassifier(module, link=link).fit(X, BINARY)
+    np.testing.assert_allclose(est.predict_proba(X_NEW)[:, 1], expected, 1e-5)
+
+
+@pytest.mark.parametrize("link", [None, "mean"])
+@pytest.mark.parametrize(
+    ("module", "y"),
+    [
+        (lambda: dense(1), TARGET),
+        (lambda: dense(1), COLUMN),
+        (lambda: dense(1, nn.Flatten(0)), TARGET),
+        (lambda: dense(2), TWO_TARGETS),
+    ],
+    ids=["one", "a column", "flat", "two"],
+)
+def test_module_as_regressor(module, y, link):
+    module = module()
+    est = ReferenceRegressor(module, link=link).fit(X, y)
+    assert est.predict(X_NEW).shape == X_NEW.shape[:1] + y.shape[1:]
+    expected = evaluate(module, X_NEW).numpy().reshape(len(X_NEW), -1)
+    np.testing.assert_allclose(predictions(est), expected, 1e-5, 1e-6)
+
+
+@pytest.mark.parametrize("n_out", [1, 2])
+@pytest.mark.parametrize("shape", ["tuple", "halves"])
+@pytest.mark.parametrize("link", ["mean_variance", "mean_log_variance"])
+def test_module_that_predicts_variances(link, shape, n_out):
+    class Parts(MeanAndVariance):
+        def forward(self, x):
+            mean, variance = super().forward(x)
+            parts = (mean, variance if link == "mean_variance" else variance.log())
+            return parts if shape == "tuple" else torch.cat(parts, dim=1)
+
+    module, y = Parts(n_out), TWO_TARGETS[:, :n_out]
+    est = ReferenceRegressor(module, link=link, measure="variance").fit(X, y)
+    with torch.no_grad():
+        mean, variance = MeanAndVariance.forward(module, torch.tensor(X_NEW))
+    np.testing.assert_allclose(est.predict(X_NEW), mean, 1e-5, 1e-6)
+    np.testing.assert_allclose(est.predict_uncertainty(X_NEW).total, variance.sum(axis=1), 1e-5)
+
+
+def test_tuple_of_a_regressor_is_taken_for_mean_and_variance():
+    module = MeanAndVariance()
+    est = ReferenceRegressor(module, measure="variance").fit(X, TARGET)
+    variance = evaluate(module, X_NEW)[1][:, 0]
+    np.testing.assert_allclose(est.predict_uncertainty(X_NEW).total, variance, 1e-5)
+
+
+# -- scikit-learn --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("activation", ["identity", "logistic", "tanh", "relu"])
+@pytest.mark.parametrize("hidden", [(), (7,), (7, 5)])
+@pytest.mark.parametrize("y", [LABELS, BINARY, WORDS[LABELS]], ids=["three", "two", "words"])
+def test_mlp_classifier_is_converted_exactly(y, hidden, activation):
+    net = fitted(MLPClassifier(hidden, activation=activation, max_iter=10, random_state=0), X64, y)
+    est = ReferenceClassifier(net).fit(X64, y)
+    assert_same(est, net, X64_NEW, rtol=0, atol=1e-6)
+    np.testing.assert_array_equal(est.predict(X64_NEW), net.predict(X64_NEW))
+    np.testing.assert_array_equal(est.classes_, net.classes_)
+
+
+@pytest.mark.parametrize("loss", ["squared_error", "poisson"])
+@pytest.mark.parametrize("activation", ["identity", "logistic", "tanh", "relu"])
+@pytest.mark.parametrize("y", [TARGET, TWO_TARGETS], ids=["one", "two"])
+def test_mlp_regressor_is_converted_exactly(y, activation, loss):
+    y = np.exp(y.astype(np.float64))
+    net = MLPRegressor(
+        hidden_layer_sizes=(7, 5), activation=activation, loss=loss, max_iter=10, random_state=0
+    )
+    net = fitted(net, X64, y)
+    est = ReferenceRegressor(net).fit(X64, y)
+    assert_same(est, net, X64_NEW, rtol=0, atol=1e-6)
+    assert est.predict(X64_NEW).shape == net.predict(X64_NEW).shape
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_scikit_learn_networks_keep_their_precision(dtype):
+    net = fitted(MLPClassifier((8,), max_iter=5, random_state=0), X.astype(dtype), LABELS)
+    module = read_network(net, task="classifier").module
+    assert next(module.parameters()).dtype == getattr(torch, np.dtype(dtype).name)
+    assert_same(ReferenceClassifier(net).fit(X.astype(dtype), LABELS), net, X_NEW.astype(dtype))
+
+
+@pytest.mark.parametrize(
+    ("net", "y"),
+    [
+        (LogisticRegression(), LABELS),
+        (LogisticRegression(), BINARY),
+        (LogisticRegression(), WORDS[LABELS]),
+        (LogisticRegression(fit_intercept=False), LABELS),
+        (LogisticRegression(solver="liblinear"), BINARY),
+        (_LOGISTIC_CV, LABELS),
+    ],
+    ids=["multinomial", "binary", "words", "no intercept", "liblinear", "CV"],
+)
+def test_logistic_regression_is_a_network_of_one_layer(net, y):
+    net = fitted(clone(net), X64, y)
+    est = ReferenceClassifier(net).fit(X64, y)
+    assert_same(est, net, X64_NEW, rtol=0, atol=1e-12)
+    np.testing.assert_array_equal(est.predict(X64_NEW), net.predict(X64_NEW))
+
+
+@pytest.mark.parametrize("y", [TARGET, COLUMN, TWO_TARGETS], ids=["one", "a column", "two"])
+@pytest.mark.parametrize(
+    "net",
+    [
+        LinearRegression(),
+        LinearRegression(fit_intercept=False),
+        Ridge(alpha=0.1),
+        Ridge(fit_intercept=False),
+        RidgeCV(),
+    ],
+    ids=str,
+)
+def test_linear_regression_is_a_network_of_one_layer(net, y):
+    net = clone(net).fit(X64, y.astype(np.float64))
+    est = ReferenceRegressor(net).fit(X64, y)
+    assert_same(est, net, X64_NEW, rtol=0, atol=1e-12)
+    assert est.predict(X64_NEW).shape == (len(X_NEW), *y.shape[1:])
+
+
+@pytest.mark.parametrize(
+    ("y", "attribute", "value"),
+    [
+        (LABELS, "multi_class", "ovr"),
+        (LABELS, "solver", "liblinear"),
+        (BINARY, "multi_class", "multinomial"),
+    ],
+)
+def test_logistic_regression_of_an_older_scheme_is_refused(y, attribute, value):
+    net = LogisticRegression().fit(X, y)
+    setattr(net, attribute, value)  # as read from a pickle of an older scikit-learn
+    with pytest.raises(ValueError, match="neither a plain binary nor a multinomial"):
+        ReferenceClassifier(net).fit(X, y)
+
+
+def test_multilabel_network_is_refused():
+    net = fitted(CLASSIFIERS["mlp"](), X, np.column_stack([BINARY, LABELS > 0]))
+    with pytest.raises(ValueError, match="Multilabel"):
+        read_network(net, task="classifier")
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "net", "message"),
+    [
+        (ReferenceClassifier, RandomForestClassifier(2), "RandomForestClassifier holds no network"),
+        (ReferenceRegressor, RandomForestRegressor(2), "RandomForestRegressor holds no network"),
+        (ReferenceClassifier, LinearRegression(), "LinearRegression is a regressor"),
+        (ReferenceRegressor, LogisticRegression(), "LogisticRegression is a classifier"),
+        (ReferenceRegressor, CLASSIFIERS["mlp"](), "MLPClassifier is a classifier"),
+        (ReferenceRegressor, CLASSIFIERS["skorch"](), "NeuralNetClassifier is a classifier"),
+        (
+            ReferenceClassifier,
+            GridSearchCV(LogisticRegression(), {"C": [1.0]}, cv=2),
+            r"GridSearchCV holds .* Pass its best_estimator_",
+        ),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+@pytest.mark.parametrize("is_fitted", [True, False], ids=["fitted", "unfitted"])
+def test_unsuitable_estimator_is_refused(wrapper, net, message, is_fitted):
+    net = fitted(clone(net)) if is_fitted else clone(net)
+    with pytest.raises(TypeError, match=message):
+        wrapper(net).fit(X, LABELS)
+
+
+@pytest.mark.parametrize("is_fitted", [True, False], ids=["fitted", "unfitted"])
+def test_skorch_regressor_is_refused_as_classifier(is_fitted):
+    net = REGRESSORS["skorch"]()
+    if is_fitted:
+        fitted(net, X, COLUMN)
+    with pytest.raises(TypeError, match="NeuralNetRegressor is a regressor"):
+        ReferenceClassifier(net).fit(X, WORDS[LABELS])
+
+
+# -- classes -------------------------------------------------------------------------------
+
+
+def test_words_for_a_net_that_was_trained_on_numbers():
+    net = fitted(CLASSIFIERS["skorch"]())
+    est = ReferenceClassifier(net).fit(X, WORDS[LABELS])
+    np.testing.assert_array_equal(est.classes_, WORDS)
+    np.testing.assert_array_equal(est.predict(X_NEW), WORDS[net.predict(X_NEW)])
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2], [2, 0, 1]])
+def test_classes_named_by_a_given_net_are_its_columns(order):
+    column = np.argsort(order)[LABELS]  # the net is trained on the position in its classes
+    net = fitted(CLASSIFIERS["skorch"]().set_params(classes=WORDS[order].tolist()), X, column)
+    est = ReferenceClassifier(net).fit(X, WORDS[LABELS])
+    np.testing.assert_array_equal(est.predict(X_NEW), WORDS[order][net.predict(X_NEW)])
+    expected = -np.log(net.predict_proba(X)[np.arange(len(X)), column]).mean()
+    assert est.reference_loss_ == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [bool, float, np.int8, str])
+@pytest.mark.parametrize("kind", ["module", "skorch"])
+def test_predicted_labels_have_the_type_of_y(kind, dtype):
+    net = NeuralNetBinaryClassifier(dense(1), **QUIET).initialize()
+    est = ReferenceClassifier(net if kind == "skorch" else net.module_, link="binary_logit")
+    y = BINARY.astype(dtype)
+    assert est.fit(X, y).predict(X).dtype == y.dtype
+
+
+@pytest.mark.parametrize("kind", ["module", "skorch", "mlp"])
+def test_labels_may_miss_from_y(kind):
+    net = dense() if kind == "module" else fitted(CLASSIFIERS[kind]())
+    seen = LABELS != 1
+    est = ReferenceClassifier(net).fit(X[seen], LABELS[seen])
+    np.testing.assert_array_equal(est.classes_, [0, 1, 2])
+    assert est.predict_proba(X_NEW).shape == (len(X_NEW), 3)
+    loss = -np.log(est.predict_proba(X[seen])[np.arange(seen.sum()), LABELS[seen]]).mean()
+    assert est.reference_loss_ == pytest.approx(loss, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("n_out", "y", "message"),
+    [
+        (5, WORDS[LABELS], "it has 5 columns, and y has 3 classes"),
+        (2, LABELS, "it has 2 columns, and y has 3 classes"),
+        (3, LABELS + (X[:, 2] > 0), "it has 3 columns, and y has 4 classes"),
+    ],
+)
+def test_mismatch_of_columns_and_classes_names_both(n_out, y, message):
+    with pytest.raises(ValueError, match=message):
+        ReferenceClassifier(dense(n_out)).fit(X, y)
+
+
+@pytest.mark.parametrize("kind", ["mlp", "logistic"])
+def test_labels_unknown_to_a_scikit_learn_network_are_refused(kind):
+    net = fitted(CLASSIFIERS[kind](), X, WORDS[LABELS])
+    with pytest.raises(ValueError, match=r"knows the classes .*'owl'.*y has 3 classes: .*'yak'"):
+        ReferenceClassifier(net).fit(X, np.array(["cat", "dog", "yak"])[LABELS])
+
+
+def test_mismatch_of_outputs_and_targets_names_both():
+    with pytest.raises(ValueError, match=r"predicts 3 value\(s\) a row, but y has 2"):
+        ReferenceRegressor(dense(3)).fit(X, TWO_TARGETS)
+
+
+@pytest.mark.parametrize("wrap", [FrozenEstimator, make_pipeline, lambda net: net])
+def test_only_networks_of_torch_take_any_number_of_dimensions(wrap):
+    assert is_torch(wrap(CLASSIFIERS["skorch"]()))
+    assert is_torch(wrap(dense()))
+    assert not is_torch(wrap(CLASSIFIERS["mlp"]()))

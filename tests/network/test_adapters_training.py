@@ -1,0 +1,381 @@
+"""Pipelines, frozen estimators, and estimators that are still to be trained."""
+
+import contextlib
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.compose import ColumnTransformer
+from sklearn.exceptions import NotFittedError
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.frozen import FrozenEstimator
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import (
+    LogisticRegression,
+)
+from sklearn.neural_network import MLPClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
+from skorch import NeuralNet, NeuralNetBinaryClassifier, NeuralNetClassifier, NeuralNetRegressor
+from torch import nn
+
+from sklearn_quam import ReferenceClassifier, ReferenceRegressor
+from sklearn_quam._network.adapters import is_pretrained, split_pipeline
+
+from ..networks import (
+    BINARY,
+    CLASSIFIERS,
+    COLUMN,
+    LABELS,
+    QUIET,
+    REGRESSORS,
+    TARGET,
+    TWO_TARGETS,
+    WORDS,
+    X64,
+    X64_NEW,
+    X_NEW,
+    Dense,
+    Tokens,
+    X,
+    assert_same,
+    dense,
+    each_model,
+    evaluate,
+    fitted,
+    predictions,
+)
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+# -- pipelines and frozen estimators -------------------------------------------------------
+
+
+@each_model
+def test_pipeline(make, wrapper, y):
+    net = make()
+    pipe = fitted(make_pipeline(StandardScaler(), net), X, y)
+    assert_same(wrapper(pipe).fit(X, y), pipe)
+
+
+@each_model
+def test_nested_pipeline(make, wrapper, y):
+    net = make()
+    inner = make_pipeline(FunctionTransformer(np.tanh), StandardScaler(), net)
+    pipe = fitted(make_pipeline(StandardScaler(), "passthrough", inner), X, y)
+    assert_same(wrapper(pipe).fit(X, y), pipe)
+
+
+@each_model
+def test_pipeline_of_nothing_but_the_network(make, wrapper, y):
+    net = make()
+    pipe = fitted(make_pipeline(net), X, y)
+    assert split_pipeline(pipe) == (None, net)
+    assert_same(wrapper(pipe).fit(X, y), pipe)
+
+
+def test_pipeline_that_ends_in_a_module():
+    scaler, module = StandardScaler().fit(X), dense()
+    est = ReferenceClassifier(make_pipeline(scaler, module)).fit(X, LABELS)
+    expected = torch.softmax(evaluate(module, scaler.transform(X_NEW)), dim=1)
+    np.testing.assert_allclose(est.predict_proba(X_NEW), expected, 1e-5)
+
+
+@pytest.mark.parametrize("sparse_threshold", [0.0, 1.0], ids=["dense", "sparse"])
+@pytest.mark.parametrize("kind", ["mlp", "logistic"])
+def test_columns_of_text_with_missing_values(kind, sparse_threshold):
+    frame = pd.DataFrame(X.copy(), columns=["a", "b", "c", "d"])
+    frame["colour"] = np.where(X[:, 2] > 0, "red", "blue")
+    frame.loc[::7, "a"] = np.nan
+    frame.loc[::9, "colour"] = None
+    columns = ColumnTransformer(
+        [
+            ("numbers", make_pipeline(SimpleImputer(), StandardScaler()), ["a", "b"]),
+            ("words", OneHotEncoder(handle_unknown="ignore"), ["colour"]),
+        ],
+        sparse_threshold=sparse_threshold,
+    )
+    y = WORDS[LABELS]
+    pipe = fitted(make_pipeline(columns, CLASSIFIERS[kind]()), frame, y)
+    est = ReferenceClassifier(pipe).fit(frame, y)
+    assert_same(est, pipe, frame, rtol=0, atol=1e-6)
+    np.testing.assert_array_equal(est.feature_names_in_, frame.columns)
+
+
+def test_pipeline_of_texts():
+    texts = [f"{word} {number}" for word, number in zip(WORDS[LABELS], TARGET, strict=True)]
+    pipe = fitted(make_pipeline(TfidfVectorizer(), CLASSIFIERS["mlp"]()), texts, LABELS)
+    est = ReferenceClassifier(pipe).fit(texts, LABELS)
+    assert_same(est, pipe, texts[:9], rtol=0, atol=1e-6)
+
+
+@each_model
+def test_pipeline_whose_transformers_return_frames(make, wrapper, y):
+    net = make()
+    scaler = StandardScaler().set_output(transform="pandas")
+    pipe = make_pipeline(scaler, FunctionTransformer(np.array), net)
+    pipe = fitted(pipe, X, y)
+    assert_same(wrapper(pipe).fit(X, y), pipe)
+
+
+@each_model
+def test_frozen_estimator_is_given(make, wrapper, y):
+    net = make()
+    frozen = FrozenEstimator(fitted(net, X, y))
+    assert is_pretrained(frozen)
+    est = wrapper(frozen).fit(X, y)
+    assert est.estimator_ is frozen
+    assert_same(est, net)
+
+
+@each_model
+def test_frozen_pipeline_is_given(make, wrapper, y):
+    net = make()
+    frozen = FrozenEstimator(fitted(make_pipeline(StandardScaler(), net), X, y))
+    assert is_pretrained(frozen)
+    assert_same(wrapper(frozen).fit(X, y), frozen.estimator)
+
+
+def test_frozen_module_is_given():
+    module = dense()
+    est = ReferenceClassifier(FrozenEstimator(module)).fit(X, LABELS)
+    expected = torch.softmax(evaluate(module, X_NEW), dim=1)
+    np.testing.assert_allclose(est.predict_proba(X_NEW), expected, 1e-5)
+
+
+@each_model
+def test_scaler_before_a_frozen_network_is_fitted(make, wrapper, y):
+    scaler = StandardScaler().fit(X)
+    net = fitted(make(), scaler.transform(X), y)
+    pipe = make_pipeline(StandardScaler(), FrozenEstimator(net))
+    assert not is_pretrained(pipe)
+    est = wrapper(pipe, random_state=0).fit(X + 3, y)
+    np.testing.assert_allclose(
+        predictions(est, X_NEW + 3), predictions(net, scaler.transform(X_NEW)), 1e-3, 1e-4
+    )
+    assert not hasattr(pipe[0], "mean_")
+    assert est.estimator_[-1].estimator is net
+
+
+@pytest.mark.parametrize("second", ["passthrough", FunctionTransformer(np.asarray)])
+def test_scaler_before_a_stateless_step_and_a_frozen_network_is_fitted(second):
+    scaler = StandardScaler().fit(X)
+    net = LogisticRegression().fit(scaler.transform(X), LABELS)
+    pipe = make_pipeline(StandardScaler(), second, FrozenEstimator(net))
+    assert not is_pretrained(pipe)
+    est = ReferenceClassifier(pipe).fit(X, LABELS)
+    assert_same(est, make_pipeline(scaler, net))
+
+
+@pytest.mark.parametrize("inner_is_fitted", [True, False])
+def test_scaler_before_a_pipeline_with_a_frozen_network_is_fitted(inner_is_fitted):
+    net = LogisticRegression().fit(X, LABELS)
+    inner = make_pipeline(StandardScaler(), FrozenEstimator(net))
+    if inner_is_fitted:
+        inner.fit(X, LABELS)
+    pipe = make_pipeline(StandardScaler(), inner)
+    est = ReferenceClassifier(pipe).fit(X, LABELS)
+    assert_same(est, clone(pipe).fit(X, LABELS))
+
+
+def test_scaler_before_a_frozen_module_is_fitted():
+    module = dense()
+    est = ReferenceClassifier(make_pipeline(StandardScaler(), FrozenEstimator(module)))
+    est.fit(X, LABELS)
+    rows = StandardScaler().fit(X).transform(X_NEW)
+    expected = torch.softmax(evaluate(module, rows), dim=1)
+    np.testing.assert_allclose(est.predict_proba(X_NEW), expected, 1e-5)
+
+
+def test_frozen_estimator_that_is_not_fitted_is_reported():
+    with pytest.raises(NotFittedError, match="not fitted"):
+        ReferenceClassifier(FrozenEstimator(MLPClassifier())).fit(X, LABELS)
+
+
+def test_unfitted_scaler_before_a_fitted_network_is_reported():
+    pipe = make_pipeline(StandardScaler(), fitted(CLASSIFIERS["logistic"]()))
+    with pytest.raises(NotFittedError, match="not fitted"):
+        ReferenceClassifier(pipe).fit(X, LABELS)
+
+
+def test_changing_the_users_scaler_changes_nothing_later():
+    pipe = make_pipeline(StandardScaler(), LogisticRegression()).fit(X, LABELS)
+    est = ReferenceClassifier(pipe).fit(X, LABELS)
+    before = predictions(est)
+    pipe[0].fit(X * 10 + 1)
+    np.testing.assert_array_equal(predictions(est), before)
+
+
+# -- training ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("in_pipeline", [False, True], ids=["alone", "in a pipeline"])
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@each_model
+def test_unfitted_estimator_is_cloned_and_trained(make, wrapper, y, in_pipeline):
+    net = make()
+    unfitted = make_pipeline(StandardScaler(), net) if in_pipeline else net
+    assert not is_pretrained(unfitted)
+    est = wrapper(unfitted).fit(X, y)
+    assert not is_pretrained(unfitted)
+    assert not is_pretrained(net)
+    assert est.estimator is unfitted
+    assert is_pretrained(est.estimator_)
+    assert_same(est, est.estimator_)
+    torch.manual_seed(0)
+    assert_same(est, fitted(clone(unfitted), X, y))
+
+
+def test_unfitted_net_around_a_module_object_leaves_it_as_it_is():
+    module = dense()
+    before = [p.clone() for p in module.parameters()]
+    net = NeuralNetClassifier(module, criterion=nn.CrossEntropyLoss, **QUIET)
+    est = ReferenceClassifier(net, random_state=0).fit(X, LABELS)
+    assert all(torch.equal(p, q) for p, q in zip(before, module.parameters(), strict=True))
+    own = torch.softmax(evaluate(module, X_NEW), dim=1).numpy()
+    assert np.abs(est.predict_proba(X_NEW) - own).max() > 1e-3
+
+
+@pytest.mark.parametrize("in_pipeline", [False, True], ids=["alone", "in a pipeline"])
+def test_random_state_makes_skorch_training_reproducible(in_pipeline):
+    def train(seed):
+        net = CLASSIFIERS["skorch"]()
+        net = make_pipeline(StandardScaler(), net) if in_pipeline else net
+        torch.rand(3)
+        return ReferenceClassifier(net, random_state=seed).fit(X, LABELS).predict_proba(X_NEW)
+
+    first = train(0)
+    np.testing.assert_array_equal(train(0), first)
+    assert np.abs(train(1) - first).max() > 1e-3
+
+
+def test_random_state_reaches_the_scikit_learn_network():
+    def train(**options):
+        est = ReferenceClassifier(MLPClassifier((8,), max_iter=5, **options), random_state=0)
+        return fitted(est).estimator_
+
+    np.testing.assert_array_equal(train().coefs_[0], train().coefs_[0])
+    assert train(random_state=3).random_state == 3
+
+
+@pytest.mark.parametrize("is_fitted", [True, False], ids=["fitted", "unfitted"])
+@each_model
+def test_global_random_states_stay_as_they_are(make, wrapper, y, is_fitted):
+    net = make()
+    net = fitted(net, X, y) if is_fitted else net
+    states = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+    fitted(wrapper(net, random_state=0), X, y).predict_uncertainty(X_NEW)
+    assert torch.equal(torch.get_rng_state(), states[0])
+    np.testing.assert_array_equal(np.random.get_state()[1], states[1])  # noqa: NPY002
+
+
+@pytest.mark.parametrize("kind", [list, pd.DataFrame, torch.tensor, np.float64, np.float32])
+def test_skorch_net_is_trained_on_any_kind_of_table(kind):
+    est = ReferenceClassifier(CLASSIFIERS["skorch"](), random_state=0)
+    expected = clone(est).fit(X, LABELS).predict_proba(X_NEW)
+    data = X.astype(kind) if kind in (np.float32, np.float64) else kind(X)
+    np.testing.assert_allclose(est.fit(data, LABELS).predict_proba(np.array(X_NEW)), expected, 1e-5)
+
+
+def test_skorch_pipeline_is_trained_on_a_frame():
+    est = ReferenceClassifier(
+        make_pipeline(StandardScaler(), CLASSIFIERS["skorch"]()), random_state=0
+    )
+    expected = clone(est).fit(X, LABELS).predict_proba(X_NEW)
+    frame, new = pd.DataFrame(X64).add_prefix("x"), pd.DataFrame(X64_NEW).add_prefix("x")
+    np.testing.assert_allclose(est.fit(frame, LABELS).predict_proba(new), expected, 1e-4, 1e-5)
+
+
+def test_skorch_net_of_double_precision_is_trained():
+    net = NeuralNetClassifier(dense().double(), criterion=nn.CrossEntropyLoss, **QUIET)
+    est = ReferenceClassifier(net, random_state=0).fit(X64, LABELS)
+    assert_same(est, est.estimator_, X64_NEW)
+
+
+def test_skorch_net_of_tokens_is_trained_on_whole_numbers():
+    net = NeuralNetClassifier(Tokens, criterion=nn.CrossEntropyLoss, **QUIET)
+    tokens = (np.abs(X) * 4).astype(int) % 9
+    est = ReferenceClassifier(net, random_state=0).fit(tokens, LABELS)
+    assert_same(est, est.estimator_, tokens)
+
+
+@pytest.mark.parametrize(
+    ("net", "y"),
+    [
+        (lambda: NeuralNetBinaryClassifier(Dense, module__n_out=1, **QUIET), BINARY),
+        (lambda: NeuralNetBinaryClassifier(Dense, module__n_out=1, **QUIET), 2 * BINARY - 1),
+        (lambda: NeuralNetBinaryClassifier(Dense, module__n_out=1, **QUIET), WORDS[BINARY]),
+        (lambda: CLASSIFIERS["skorch"](), WORDS[LABELS]),
+        (lambda: CLASSIFIERS["skorch"](), 10 * LABELS),
+        (lambda: CLASSIFIERS["skorch"](), LABELS.astype(float)),
+    ],
+)
+def test_skorch_net_is_trained_on_labels_of_any_kind(net, y):
+    est = ReferenceClassifier(net(), random_state=0).fit(X, y)
+    classes, encoded = np.unique(y, return_inverse=True)
+    np.testing.assert_array_equal(est.classes_, classes)
+    proba = est.estimator_.predict_proba(X)
+    np.testing.assert_allclose(est.predict_proba(X), proba, 1e-5, 1e-6)
+    expected = -np.log(proba[np.arange(len(X)), encoded]).mean()
+    assert est.reference_loss_ == pytest.approx(expected, rel=1e-4)
+
+
+def test_label_missing_from_training_data_does_not_shift_the_columns_of_the_others():
+    seen = LABELS != 1
+    data, y = X[seen], LABELS[seen]
+    net = CLASSIFIERS["skorch"]().set_params(max_epochs=40)
+    assert fitted(clone(net), data, y).score(data, y) > 0.9
+    with contextlib.suppress(ValueError):
+        est = ReferenceClassifier(net, random_state=0).fit(data, y)
+        assert est.score(data, y) > 0.9
+
+
+def test_classes_named_by_a_net_that_is_trained_are_its_columns():
+    net = CLASSIFIERS["skorch"]().set_params(max_epochs=40, classes=["owl", "dog", "cat"])
+    y = WORDS[LABELS]
+    est = ReferenceClassifier(net, random_state=0).fit(X, y)
+    assert est.score(X, y) > 0.8
+    assert est.reference_loss_ < 0.7
+
+
+@pytest.mark.parametrize("y", [TARGET, COLUMN, TWO_TARGETS], ids=["one", "a column", "two"])
+def test_skorch_regressor_is_trained_on_one_or_more_targets(y):
+    n_out = y.reshape(len(y), -1).shape[1]
+    est = ReferenceRegressor(REGRESSORS["skorch"]().set_params(module__n_out=n_out))
+    assert_same(est.fit(X, y.astype(np.float64)), est.estimator_)
+    torch.manual_seed(0)
+    own = NeuralNetRegressor(Dense, module__n_out=n_out, **QUIET)
+    assert_same(est, fitted(own, X, y.reshape(len(y), -1)))
+
+
+def test_skorch_regressor_with_flat_output_is_trained_as_on_its_own():
+    own = NeuralNetRegressor(dense(1, nn.Flatten(0)), **QUIET)
+    est = ReferenceRegressor(own)
+    torch.manual_seed(0)
+    est.fit(X, TARGET)
+    torch.manual_seed(0)
+    assert_same(est, fitted(own, X, TARGET))
+
+
+def test_plain_skorch_net_is_trained_as_regressor():
+    net = NeuralNet(Dense, module__n_out=1, criterion=nn.MSELoss, **QUIET)
+    est = ReferenceRegressor(net).fit(X, TARGET)
+    torch.manual_seed(0)
+    assert_same(est, fitted(clone(net), X, COLUMN))
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_sample_weight_reaches_a_network_in_a_pipeline(nested):
+    weight = np.where(LABELS == 0, 5.0, 1.0)
+    net = make_pipeline(LogisticRegression()) if nested else LogisticRegression()
+    est = ReferenceClassifier(make_pipeline(StandardScaler(), net))
+    est.fit(X64, LABELS, sample_weight=weight)
+    own = LogisticRegression().fit(StandardScaler().fit_transform(X64), LABELS, weight)
+    rows = StandardScaler().fit(X64).transform(X64_NEW)
+    np.testing.assert_allclose(est.predict_proba(X64_NEW), own.predict_proba(rows), 1e-5)

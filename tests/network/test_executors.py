@@ -1,0 +1,828 @@
+"""Many models at once give what each gives by itself, and the same gradients."""
+
+import warnings
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional
+from torch.nn.utils import parametrizations
+
+from sklearn_quam import LoRA
+from sklearn_quam._network.executors import (
+    ChainExecutor,
+    LoopExecutor,
+    VmapExecutor,
+    choose_executor,
+)
+from sklearn_quam._network.likelihood import CategoricalLikelihood, GaussianLikelihood
+from sklearn_quam._network.parameters import choose_parameters
+from sklearn_quam._network.predictions import Prediction
+
+from ..networks import (
+    Apply,
+    Attention,
+    MeanAndVariance,
+    Recurrent,
+    Residual,
+    Tokens,
+    dense,
+    module_state,
+)
+
+LOGITS = CategoricalLikelihood("logits")
+BINARY = CategoricalLikelihood("binary_logit")
+PROBABILITIES = CategoricalLikelihood("probabilities")
+LOG_PROBABILITIES = CategoricalLikelihood("log_probabilities")
+MEAN = GaussianLikelihood("mean", torch.tensor([0.5], dtype=torch.float64))
+TWO_MEANS = GaussianLikelihood("mean", torch.tensor([0.5, 2.0], dtype=torch.float64))
+MEAN_VARIANCE = GaussianLikelihood("mean_variance")
+MEAN_LOG_VARIANCE = GaussianLikelihood("mean_log_variance")
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+def normal(*shape, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+# -- networks --------------------------------------------------------------------------------
+
+
+def mlp(*, activation=nn.Tanh, ending=(), widths=(4, 6, 5, 3), bias=True):
+    layers = []
+    for n_in, n_out in pairwise(widths):
+        layers += [nn.Linear(n_in, n_out, bias=bias), activation()]
+    return nn.Sequential(*layers[:-1], *ending)
+
+
+def convolutional():
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3),
+        nn.BatchNorm2d(4),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(16, 3),
+    )
+
+
+def normed():
+    return nn.Sequential(
+        nn.Linear(4, 6), nn.LayerNorm(6), nn.GELU(), nn.BatchNorm1d(6), nn.Linear(6, 3)
+    )
+
+
+def encoder():
+    layer = nn.TransformerEncoderLayer(4, nhead=2, dim_feedforward=8, batch_first=True)
+    return nn.Sequential(
+        nn.TransformerEncoder(layer, 2, enable_nested_tensor=False),
+        nn.Flatten(),
+        nn.Linear(20, 3),
+    )
+
+
+def sequence_of_rows():
+    """A linear layer on every step of a sequence."""
+    return nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(15, 3))
+
+
+def pooled():
+    return nn.Sequential(
+        nn.Linear(4, 3), nn.ReLU(), Apply(lambda x: x.amax(dim=1)), nn.Linear(3, 3)
+    )
+
+
+class DataDependent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = dense()
+
+    def forward(self, x):
+        output = self.layers(x)
+        return output if output.sum() > 0 else 2 * output
+
+
+class SelfAttention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention, self.head = nn.MultiheadAttention(4, 2, batch_first=True), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.head(self.attention(x, x, x, need_weights=False)[0].mean(dim=1))
+
+
+class TwoInputs(nn.Module):
+    """As behind a cut that several values cross."""
+
+    def __init__(self):
+        super().__init__()
+        self.left, self.right = nn.Linear(4, 3), nn.Linear(2, 3)
+
+    def forward(self, x, skip):
+        return torch.tanh(self.left(x)) * self.right(skip) + skip.sum(dim=1, keepdim=True)
+
+
+@dataclass(eq=False)
+class Case:
+    """A network, what its outputs mean, its inputs, and the way it should be run."""
+
+    make: Any
+    likelihood: Any = LOGITS
+    inputs: Any = (normal(9, 4),)
+    execution: str = "matmul"
+
+    def module(self):
+        torch.manual_seed(0)
+        return self.make().double().eval().requires_grad_(False)
+
+
+IMAGES, SEQUENCES = (normal(9, 2, 6, 6),), (normal(9, 5, 4),)
+CASES = {
+    "mlp": Case(mlp),
+    "relu": Case(lambda: mlp(activation=nn.ReLU)),
+    "no bias": Case(lambda: mlp(bias=False)),
+    "two linear layers in a row": Case(lambda: nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 3))),
+    "one layer": Case(lambda: nn.Sequential(nn.Linear(4, 3))),
+    "bare layer": Case(lambda: nn.Linear(4, 3)),
+    "bare layer without bias": Case(lambda: nn.Linear(4, 3, bias=False)),
+    "dropout": Case(lambda: mlp(activation=nn.Dropout)),
+    "softmax": Case(lambda: mlp(ending=[nn.Softmax(dim=1)]), PROBABILITIES),
+    "softmax over the last axis": Case(lambda: mlp(ending=[nn.Softmax(dim=-1)]), PROBABILITIES),
+    "log-softmax": Case(lambda: mlp(ending=[nn.LogSoftmax(dim=1)]), LOG_PROBABILITIES),
+    "log-softmax, logits": Case(lambda: mlp(ending=[nn.LogSoftmax(dim=-1)])),
+    "binary logit": Case(lambda: mlp(widths=(4, 5, 1)), BINARY),
+    "one probability": Case(lambda: mlp(widths=(4, 5, 1), ending=[nn.Sigmoid()]), PROBABILITIES),
+    "tanh behind the last layer": Case(lambda: mlp(ending=[nn.Tanh()])),
+    "tanh and softmax": Case(lambda: mlp(ending=[nn.Tanh(), nn.Softmax(dim=1)]), PROBABILITIES),
+    "relu behind the last layer": Case(lambda: mlp(ending=[nn.ReLU()])),
+    "regression": Case(lambda: mlp(widths=(4, 5, 1)), MEAN),
+    "two outputs": Case(lambda: mlp(widths=(4, 5, 2)), TWO_MEANS),
+    "sigmoid regression": Case(lambda: mlp(widths=(4, 5, 2), ending=[nn.Sigmoid()]), TWO_MEANS),
+    "halves": Case(lambda: mlp(widths=(4, 5, 4)), MEAN_LOG_VARIANCE),
+    "flat outputs": Case(
+        lambda: mlp(widths=(4, 5, 1), ending=[nn.Flatten(0)]), MEAN, execution="vmap"
+    ),
+    "flat logits": Case(
+        lambda: mlp(widths=(4, 5, 1), ending=[Apply(lambda x: x.squeeze(-1))]),
+        BINARY,
+        execution="vmap",
+    ),
+    "mean and variance": Case(MeanAndVariance, MEAN_VARIANCE, execution="vmap"),
+    "two means and variances": Case(lambda: MeanAndVariance(2), MEAN_VARIANCE, execution="vmap"),
+    "softmax over rows": Case(lambda: mlp(ending=[nn.Softmax(dim=0)]), execution="vmap"),
+    "tied": Case(Residual, execution="vmap"),
+    "convolutional": Case(convolutional, LOGITS, IMAGES, "vmap"),
+    "norms": Case(normed, execution="vmap"),
+    "self-attention": Case(SelfAttention, LOGITS, SEQUENCES, "vmap"),
+    "attention": Case(Attention, LOGITS, SEQUENCES, "vmap"),
+    "encoder": Case(encoder, LOGITS, SEQUENCES, "vmap"),
+    "tokens": Case(Tokens, LOGITS, (torch.arange(45).reshape(9, 5) % 9,), "vmap"),
+    "linear layers on sequences": Case(sequence_of_rows, LOGITS, SEQUENCES, "vmap"),
+    "pooled sequences": Case(pooled, LOGITS, SEQUENCES, "vmap"),
+    "two inputs": Case(TwoInputs, LOGITS, (normal(9, 4), normal(9, 2, seed=1)), "vmap"),
+    "lstm": Case(lambda: Recurrent(nn.LSTM, batch_first=True), LOGITS, SEQUENCES, "loop"),
+    "data-dependent": Case(DataDependent, execution="loop"),
+}
+N_MODELS = 3
+
+
+# What they return for a row depends on the other rows, which a fitted network's may not.
+MIXING_ROWS = ("softmax over rows", "data-dependent")
+
+
+def named(*executions, but_not=()):
+    return pytest.mark.parametrize(
+        "case",
+        [
+            pytest.param(case, id=name)
+            for name, case in CASES.items()
+            if case.execution in executions and name not in but_not
+        ],
+    )
+
+
+# -- running them ----------------------------------------------------------------------------
+
+
+def models(module, names=None, n_models=N_MODELS, size=0.2):
+    """Return weights of several models that all differ."""
+    names = list(dict(module.named_parameters())) if names is None else names
+    weights = {}
+    for seed, name in enumerate(names):
+        given = module.get_parameter(name).detach().nan_to_num()
+        weights[name] = given + size * normal(n_models, *given.shape, seed=seed)
+    return {name: weight.requires_grad_() for name, weight in weights.items()}
+
+
+def rows(inputs, n_models=N_MODELS):
+    """Return shared rows, and a row for each model that is none of them."""
+    return tuple(x[:-n_models] for x in inputs), tuple(x[-n_models:] for x in inputs)
+
+
+def flat(output):
+    """Return the tensors of a prediction, or of what a module returns."""
+    return output.parts if isinstance(output, Prediction) else (output,)
+
+
+def gradients(prediction, weights):
+    """Return the gradients of a random combination of all predictions."""
+    total = sum(
+        (part * normal(*part.shape, seed=seed)).sum() for seed, part in enumerate(flat(prediction))
+    )
+    found = torch.autograd.grad(total, list(weights.values()), allow_unused=True)
+    return {
+        name: None if gradient is None else gradient.clone()
+        for name, gradient in zip(weights, found, strict=True)
+    }
+
+
+def run(executor, weights, shared, query):
+    prediction = executor.predict(weights, shared, query)
+    return prediction, gradients(prediction, weights)
+
+
+def by_hand(case, weights, shared, query):
+    """Return what copies of the module with each model's weights predict, and their gradients."""
+    copies, parts = [], []
+    for index in range(len(query[0])):
+        one = case.module()
+        for name, weight in weights.items():
+            one.get_parameter(name).data = weight.detach()[index].clone()
+        copies.append(one.requires_grad_())
+        inputs = [torch.cat([a, b[index : index + 1]]) for a, b in zip(shared, query, strict=True)]
+        parts.append(flat(case.likelihood.prediction(one(*inputs))))
+    stacked = [torch.stack(part) for part in zip(*parts, strict=True)]
+    prediction = case.likelihood.kind(*stacked)
+    separate = {
+        (name, index): one.get_parameter(name)
+        for name in weights
+        for index, one in enumerate(copies)
+    }
+    found = gradients(prediction, separate)
+    together = {name: [found[name, index] for index in range(len(copies))] for name in weights}
+    return prediction, {k: None if v[0] is None else torch.stack(v) for k, v in together.items()}
+
+
+def assert_close(actual, expected, rtol=1e-10, atol=1e-12):
+    torch.testing.assert_close(actual, expected, rtol=rtol, atol=atol)
+
+
+def assert_same(actual, expected):
+    assert type(actual[0]) is type(expected[0])
+    for a, b in zip(flat(actual[0]), flat(expected[0]), strict=True):
+        assert_close(a.detach(), b.detach())
+    assert actual[1].keys() == expected[1].keys()
+    for name, gradient in expected[1].items():
+        if gradient is None:
+            assert actual[1][name] is None or not actual[1][name].any()
+        else:
+            assert gradient.any()
+            assert_close(actual[1][name], gradient)
+
+
+# -- every way gives the same ----------------------------------------------------------------
+
+
+@named("matmul", "vmap", "loop")
+def test_loop_gives_what_copies_of_the_module_give(case):
+    module = case.module()
+    weights, data = models(module), rows(case.inputs)
+    found = run(LoopExecutor(module, case.likelihood), weights, *data)
+    assert_same(found, by_hand(case, weights, *data))
+
+
+@named("matmul", "vmap")
+def test_vmap_gives_what_the_loop_gives(case):
+    module = case.module()
+    weights, data = models(module), rows(case.inputs)
+    expected = run(LoopExecutor(module, case.likelihood), weights, *data)
+    assert_same(run(VmapExecutor(module, case.likelihood), weights, *data), expected)
+
+
+@named("matmul")
+def test_matrix_products_give_what_the_loop_gives(case):
+    module = case.module()
+    weights, data = models(module), rows(case.inputs)
+    expected = run(LoopExecutor(module, case.likelihood), weights, *data)
+    assert_same(run(ChainExecutor(module, case.likelihood), weights, *data), expected)
+
+
+@named("matmul", "vmap", "loop")
+def test_fastest_way_that_works_is_chosen(case):
+    assert chosen(case.module(), case.likelihood, case.inputs).name == case.execution
+
+
+@named("matmul", "vmap", "loop")
+def test_predictions_are_the_same_without_gradients(case):
+    module = case.module()
+    executor = chosen(module, case.likelihood, case.inputs)
+    weights, data = models(module), rows(case.inputs)
+    expected = flat(executor.predict(weights, *data))
+    with torch.no_grad():
+        found = flat(executor.predict(weights, *data))
+    for a, b in zip(found, expected, strict=True):
+        assert not a.requires_grad
+        assert_close(a, b.detach())
+
+
+@named("matmul", "vmap", "loop", but_not=MIXING_ROWS)
+def test_query_row_comes_last_and_belongs_to_its_model(case):
+    module = case.module()
+    executor = chosen(module, case.likelihood, case.inputs)
+    weights, (shared, query) = models(module), rows(case.inputs)
+    with torch.no_grad():
+        found = flat(executor.predict(weights, shared, query))
+        # The rows of all models, as shared ones.
+        crossed = flat(executor.predict(weights, query, query))
+    for a, b in zip(found, crossed, strict=True):
+        assert a.shape[:2] == (N_MODELS, len(shared[0]) + 1)
+        for index in range(N_MODELS):
+            assert_close(a[index, -1], b[index, index])
+
+
+def chosen(module, likelihood, inputs, names=None):
+    names = list(dict(module.named_parameters())) if names is None else names
+    weights = {name: module.get_parameter(name).detach() for name in names}
+    return choose_executor(module, likelihood, weights, tuple(x[:4] for x in inputs))
+
+
+@named("matmul", "vmap", "loop")
+def test_models_do_not_depend_on_those_beside_them(case):
+    module = case.module()
+    executor = chosen(module, case.likelihood, case.inputs)
+    weights, (shared, query) = models(module), rows(case.inputs)
+    with torch.no_grad():
+        together = flat(executor.predict(weights, shared, query))
+        for index in ([1], [2, 0]):
+            some = {name: weight[index] for name, weight in weights.items()}
+            alone = flat(executor.predict(some, shared, tuple(x[index] for x in query)))
+            for a, b in zip(alone, together, strict=True):
+                assert_close(a, b[index])
+
+
+def weight_norm():
+    return nn.Sequential(nn.Linear(4, 4), parametrizations.weight_norm(nn.Linear(4, 3)))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [*(CASES[key] for key in ("self-attention", "attention", "encoder")), Case(weight_norm)],
+    ids=["self-attention", "attention", "encoder", "weight norm"],
+)
+def test_gradients_are_right_and_quiet_where_warnings_are_not_errors(case):
+    module = case.module()
+    weights, data = models(module), rows(case.inputs)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        executor = chosen(module, case.likelihood, case.inputs)
+        found = run(executor, weights, *data)
+        with torch.no_grad():
+            executor.predict(weights, *data)
+    assert not caught
+    assert_same(found, by_hand(case, weights, *data))
+
+
+def test_way_with_wrong_gradients_is_not_chosen(monkeypatch):
+    predict = ChainExecutor.predict
+    monkeypatch.setattr(
+        ChainExecutor, "predict", lambda self, *data: predict(self, *data).map(torch.Tensor.detach)
+    )
+    case = CASES["mlp"]
+    assert chosen(case.module(), case.likelihood, case.inputs).name == "vmap"
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+@pytest.mark.parametrize("key", ["attention", "mlp", "lstm"])
+def test_settings_of_torch_are_left_alone(monkeypatch, key, enabled):
+    monkeypatch.setattr(torch.backends.mha, "_is_fastpath_enabled", enabled)
+    case = CASES[key]
+    module = case.module()
+    executor = chosen(module, case.likelihood, case.inputs)
+    executor.predict(models(module), *rows(case.inputs))
+    assert torch.backends.mha.get_fastpath_enabled() == enabled
+
+
+# -- activations -----------------------------------------------------------------------------
+
+
+def function(call):
+    return lambda: Apply(call)
+
+
+SPELLINGS = {
+    "nn.ReLU": nn.ReLU,
+    "nn.ReLU in place": lambda: nn.ReLU(inplace=True),
+    "torch.relu": function(torch.relu),
+    "functional.relu": function(functional.relu),
+    "functional.relu in place": function(lambda x: functional.relu(x, inplace=True)),
+    "functional.relu, positional": function(lambda x: functional.relu(x, True)),
+    ".relu()": function(lambda x: x.relu()),
+    "nn.Tanh": nn.Tanh,
+    "torch.tanh": function(torch.tanh),
+    ".tanh()": function(lambda x: x.tanh()),
+    "nn.Sigmoid": nn.Sigmoid,
+    "torch.sigmoid": function(torch.sigmoid),
+    ".sigmoid()": function(lambda x: x.sigmoid()),
+    "nn.Identity": nn.Identity,
+    "nn.Dropout": nn.Dropout,
+}
+OTHERS = {
+    "nn.LeakyReLU": lambda: nn.LeakyReLU(0.2),
+    "nn.LeakyReLU in place": lambda: nn.LeakyReLU(0.2, inplace=True),
+    "nn.ELU": lambda: nn.ELU(alpha=1.5),
+    "nn.SELU": nn.SELU,
+    "nn.CELU": nn.CELU,
+    "nn.GELU": nn.GELU,
+    "nn.GELU by tanh": lambda: nn.GELU(approximate="tanh"),
+    "nn.SiLU": nn.SiLU,
+    "nn.Mish": nn.Mish,
+    "nn.Softplus": lambda: nn.Softplus(beta=2),
+    "nn.Softsign": nn.Softsign,
+    "nn.ReLU6": nn.ReLU6,
+    "nn.Hardtanh": nn.Hardtanh,
+    "nn.Hardswish": nn.Hardswish,
+    "nn.LogSigmoid": nn.LogSigmoid,
+    "nn.PReLU": nn.PReLU,
+    "nn.Softmax": lambda: nn.Softmax(dim=1),
+    "nn.Softmax over rows": lambda: nn.Softmax(dim=0),
+    "functional.leaky_relu": function(lambda x: functional.leaky_relu(x, 0.3)),
+    "functional.elu": function(lambda x: functional.elu(x, alpha=0.5)),
+    "functional.gelu": function(lambda x: functional.gelu(x, approximate="tanh")),
+    "functional.silu": function(functional.silu),
+    "functional.softplus": function(lambda x: functional.softplus(x, beta=3)),
+    "functional.softmax": function(lambda x: functional.softmax(x, dim=1)),
+    "functional.dropout": function(lambda x: functional.dropout(x, training=False)),
+    "sine": function(torch.sin),
+    "twice": lambda: nn.Sequential(nn.Tanh(), nn.ReLU()),
+    "sum of two": function(lambda x: torch.relu(x) + torch.tanh(x)),
+    "of keyword": function(lambda x: functional.relu(input=x)),
+    "threshold": function(lambda x: x.clamp(min=0.1)),
+}
+each_activation = pytest.mark.parametrize(
+    "activation",
+    [pytest.param(make, id=name) for name, make in (SPELLINGS | OTHERS).items()],
+)
+
+
+@each_activation
+def test_activations_are_right_whatever_way_is_chosen(activation):
+    module = mlp(activation=activation, widths=(4, 6, 5, 3)).double().eval().requires_grad_(False)
+    inputs = (normal(9, 4),)
+    executor = chosen(module, LOGITS, inputs)
+    assert executor.name in ("matmul", "vmap")
+    weights, data = models(module), rows(inputs)
+    expected = run(LoopExecutor(module, LOGITS), weights, *data)
+    assert_same(run(executor, weights, *data), expected)
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS.values(), ids=SPELLINGS)
+def test_common_activations_are_matrix_products_however_they_are_written(spelling):
+    module = mlp(activation=spelling).eval()
+    assert chosen(module, LOGITS, (normal(9, 4).float(),)).name == "matmul"
+
+
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.Tanh, nn.Sigmoid, nn.Softplus, nn.PReLU])
+def test_activation_before_the_first_layer(activation):
+    module = nn.Sequential(activation(), *mlp()).double().eval().requires_grad_(False)
+    inputs = (normal(9, 4),)
+    executor = chosen(module, LOGITS, inputs)
+    weights, data = models(module), rows(inputs)
+    expected = run(LoopExecutor(module, LOGITS), weights, *data)
+    assert_same(run(executor, weights, *data), expected)
+
+
+# -- some of the parameters ------------------------------------------------------------------
+
+PARTS = {
+    "biases": ["0.bias", "2.bias", "4.bias"],
+    "weights": ["0.weight", "2.weight", "4.weight"],
+    "first layer": ["0.weight", "0.bias"],
+    "first weight": ["0.weight"],
+    "first bias": ["0.bias"],
+    "middle layer": ["2.weight", "2.bias"],
+    "middle weight": ["2.weight"],
+    "middle bias": ["2.bias"],
+    "last layer": ["4.weight", "4.bias"],
+    "last weight": ["4.weight"],
+    "last bias": ["4.bias"],
+    "last two layers": ["2.weight", "2.bias", "4.weight", "4.bias"],
+    "first weight and last bias": ["0.weight", "4.bias"],
+    "first bias and last weight": ["0.bias", "4.weight"],
+}
+
+
+@pytest.mark.parametrize("kind", [ChainExecutor, VmapExecutor])
+@pytest.mark.parametrize("activation", [nn.Tanh, nn.ReLU, nn.Sigmoid])
+@pytest.mark.parametrize("names", PARTS.values(), ids=PARTS)
+def test_parameters_that_are_not_searched_stay_as_given(names, activation, kind):
+    case = Case(lambda: mlp(activation=activation))
+    module = case.module()
+    weights, data = models(module, names), rows(case.inputs)
+    assert_same(run(kind(module, LOGITS), weights, *data), by_hand(case, weights, *data))
+
+
+@pytest.mark.parametrize("names", PARTS.values(), ids=PARTS)
+def test_matrix_products_are_chosen_for_some_parameters_too(names):
+    module = mlp().eval()
+    assert chosen(module, LOGITS, (normal(9, 4).float(),), names).name == "matmul"
+
+
+@pytest.mark.parametrize(
+    ("key", "names"),
+    [
+        ("convolutional", ["1.weight", "1.bias"]),
+        ("convolutional", ["0.bias"]),
+        ("attention", ["encoder.self_attn.in_proj_bias"]),
+        ("attention", ["encoder.norm2.weight", "head.bias"]),
+        ("encoder", ["0.layers.1.linear2.weight"]),
+        ("tokens", ["embedding.weight"]),
+        ("two inputs", ["right.weight"]),
+        ("mean and variance", ["layers.2.bias"]),
+        ("tied", ["first.weight"]),
+        ("lstm", ["recurrent.bias_hh_l0"]),
+        ("lstm", ["recurrent.weight_ih_l0", "head.weight"]),
+    ],
+)
+def test_some_parameters_of_other_networks(key, names):
+    case = CASES[key]
+    module = case.module()
+    weights, data = models(module, names), rows(case.inputs)
+    executor = chosen(module, case.likelihood, case.inputs, names)
+    assert executor.name == case.execution
+    assert_same(run(executor, weights, *data), by_hand(case, weights, *data))
+
+
+@pytest.mark.parametrize(
+    ("key", "lora"),
+    [
+        ("mlp", LoRA(rank=2)),
+        ("mlp", LoRA(rank=1, alpha=3.0, layers="2")),
+        ("bare layer", LoRA(rank=1)),
+        ("convolutional", LoRA(rank=2)),
+        ("tied", LoRA(rank=2, layers="second")),
+    ],
+)
+def test_gradients_of_low_rank_updates(key, lora):
+    case = CASES[key]
+    module = case.module()
+    free = choose_parameters(module, lora, [])
+    executor = choose_executor(
+        module, case.likelihood, free.weights(free.start), tuple(x[:4] for x in case.inputs)
+    )
+    assert executor.name == case.execution
+    values = {
+        k: (v + 0.3 * normal(N_MODELS, *v.shape, seed=i)).requires_grad_()
+        for i, (k, v) in enumerate(free.start.items())
+    }
+    shared, query = rows(case.inputs)
+    found = [
+        gradients(way.predict(free.weights(values), shared, query), values)
+        for way in (executor, LoopExecutor(module, case.likelihood))
+    ]
+    for name in values:
+        assert found[1][name].any()
+        assert_close(found[0][name], found[1][name])
+
+
+# -- any shape -------------------------------------------------------------------------------
+
+
+@st.composite
+def networks(draw):
+    widths = draw(st.lists(st.integers(1, 7), min_size=2, max_size=5))
+    activation = draw(st.sampled_from([nn.ReLU, nn.Tanh, nn.Sigmoid, nn.Identity]))
+    ending = draw(st.sampled_from([None, nn.Tanh, nn.Sigmoid, lambda: nn.LogSoftmax(dim=-1)]))
+    module = mlp(
+        activation=activation,
+        ending=[ending()] if ending else [],
+        widths=widths,
+        bias=draw(st.booleans()),
+    )
+    names = list(dict(module.named_parameters()))
+    searched = draw(st.lists(st.sampled_from(names), min_size=1, unique=True))
+    sizes = draw(st.integers(1, 5)), draw(st.integers(1, 6))
+    return module.double().eval().requires_grad_(False), searched, sizes, widths
+
+
+@settings(deadline=None, max_examples=60)
+@given(networks(), st.booleans())
+def test_any_chain_gives_what_the_loop_gives(network, classify):
+    module, names, (n_models, n_shared), widths = network
+    likelihood = LOGITS if classify and widths[-1] > 1 else GaussianLikelihood("mean")
+    weights = models(module, names, n_models)
+    shared, query = (normal(n_shared, widths[0]),), (normal(n_models, widths[0], seed=1),)
+    found = run(ChainExecutor(module, likelihood), weights, shared, query)
+    expected = run(LoopExecutor(module, likelihood), weights, shared, query)
+    for a, b in zip(flat(found[0]), flat(expected[0]), strict=True):
+        assert_close(a.detach(), b.detach())
+    for name in names:
+        if expected[1][name] is not None:
+            assert_close(found[1][name], expected[1][name])
+
+
+# -- one call after the other ----------------------------------------------------------------
+
+
+def test_look_without_gradients_does_not_disturb_the_backward_pass():
+    module = CASES["mlp"].module()
+    executor, loop = ChainExecutor(module, LOGITS), LoopExecutor(module, LOGITS)
+    weights, data = models(module), rows(CASES["mlp"].inputs)
+    other = {name: weight.detach() + 1 for name, weight in weights.items()}
+    prediction = executor.predict(weights, *data)
+    with torch.no_grad():
+        executor.predict(other, *data)
+        executor.predict({k: v[:2] for k, v in other.items()}, data[0], (data[1][0][:2],))
+    found = gradients(prediction, weights)
+    for name, gradient in run(loop, weights, *data)[1].items():
+        assert_close(found[name], gradient)
+
+
+def test_predictions_are_not_overwritten_by_the_next_call():
+    module = CASES["mlp"].module()
+    executor = ChainExecutor(module, LOGITS)
+    weights, data = models(module), rows(CASES["mlp"].inputs)
+    for enabled in (True, False):
+        with torch.set_grad_enabled(enabled):
+            first = executor.predict(weights, *data)
+            kept = first.log_proba.detach().clone()
+            executor.predict({k: v.detach() + 1 for k, v in weights.items()}, *data)
+        assert torch.equal(first.log_proba.detach(), kept)
+
+
+def test_late_gradient_is_right_or_refused():
+    module = CASES["mlp"].module()
+    executor, loop = ChainExecutor(module, LOGITS), LoopExecutor(module, LOGITS)
+    weights, data = models(module), rows(CASES["mlp"].inputs)
+    prediction = executor.predict(weights, *data)
+    moved = {name: (weight.detach() + 1).requires_grad_() for name, weight in weights.items()}
+    executor.predict(moved, *data)
+    try:
+        found = gradients(prediction, weights)
+    except RuntimeError:
+        return
+    for name, gradient in run(loop, weights, *data)[1].items():
+        assert_close(found[name], gradient)
+
+
+def test_numbers_of_models_and_rows_may_change_from_call_to_call():
+    module = CASES["mlp"].module()
+    executor, loop = ChainExecutor(module, LOGITS), LoopExecutor(module, LOGITS)
+    for n_models, n_shared in ((3, 6), (1, 6), (5, 2), (5, 7), (3, 6)):
+        weights = models(module, n_models=n_models)
+        data = (normal(n_shared, 4),), (normal(n_models, 4, seed=1),)
+        assert_same(run(executor, weights, *data), run(loop, weights, *data))
+
+
+def test_single_and_double_precision_do_not_mix():
+    module = CASES["mlp"].module()
+    executor = ChainExecutor(module, LOGITS)
+    weights, data = models(module), rows(CASES["mlp"].inputs)
+    double = executor.predict(weights, *data).log_proba.detach()
+    single = executor.predict(
+        {k: w.float() for k, w in weights.items()}, (data[0][0].float(),), (data[1][0].float(),)
+    ).log_proba
+    assert single.dtype == torch.float32
+    assert_close(single.detach().double(), double, rtol=1e-4, atol=1e-5)
+
+
+# -- what looks like a chain -----------------------------------------------------------------
+
+
+def doubled(*_):
+    return 2 * _[-1]
+
+
+def hooked_network():
+    module = mlp()
+    module.register_forward_hook(doubled)
+    return module
+
+
+def hooked_layer():
+    module = mlp()
+    module[2].register_forward_hook(doubled)
+    return module
+
+
+def tied_chain():
+    module = mlp(widths=(4, 4, 4, 3))
+    module[2].weight = module[0].weight
+    return module
+
+
+def repeated_layer():
+    layer = nn.Linear(4, 4)
+    return nn.Sequential(layer, nn.Tanh(), layer, nn.Tanh(), nn.Linear(4, 3))
+
+
+def parametrised():
+    module = mlp()
+    parametrizations.orthogonal(module[2], orthogonal_map="cayley")
+    return module
+
+
+class Linear(nn.Linear):
+    """A layer with a forward of its own."""
+
+    def forward(self, x):
+        return super().forward(x).abs()
+
+
+class Skip(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.second(torch.relu(self.first(x)) + x)
+
+
+class Twice(Skip):
+    """Two layers on the same input."""
+
+    def forward(self, x):
+        return self.second(x) + self.first(x)[:, :3]
+
+
+class Early(Skip):
+    """Returns what comes before its last layer."""
+
+    def forward(self, x):
+        hidden = torch.relu(self.first(x))
+        self.second(hidden)
+        return hidden
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        hooked_network,
+        hooked_layer,
+        tied_chain,
+        repeated_layer,
+        parametrised,
+        Skip,
+        Twice,
+        Early,
+        lambda: nn.Sequential(nn.Linear(4, 4), Linear(4, 3)),
+        lambda: nn.Sequential(nn.Unflatten(1, (2, 2)), nn.Linear(2, 3), nn.Flatten()),
+    ],
+)
+def test_networks_that_look_like_chains(make):
+    case = Case(make)
+    module = case.module()
+    executor = chosen(module, LOGITS, case.inputs)
+    weights, data = models(module), rows(case.inputs)
+    assert_same(run(executor, weights, *data), by_hand(case, weights, *data))
+
+
+def test_executor_for_chains_refuses_other_networks():
+    for key in (
+        "convolutional",
+        "tied",
+        "mean and variance",
+        "data-dependent",
+        "two inputs",
+        "softmax over rows",
+    ):
+        with pytest.raises((ValueError, TypeError, RuntimeError)):
+            ChainExecutor(CASES[key].module(), CASES[key].likelihood)
+
+
+def test_deep_networks_are_not_left_to_the_loop():
+    widths = (4, *[512] * 64, 3)
+    module = mlp(activation=nn.ReLU, widths=widths).eval()
+    assert chosen(module, LOGITS, (normal(9, 4).float(),)).name == "matmul"
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1e4])
+def test_scale_of_the_weights_does_not_matter(scale):
+    module = mlp().eval()
+    with torch.no_grad():
+        for p in module.parameters():
+            p *= scale
+    assert chosen(module, LOGITS, (normal(9, 4).float(),)).name == "matmul"
+
+
+@pytest.mark.parametrize(
+    "case", [*CASES.values(), Case(repeated_layer)], ids=[*CASES, "repeated layer"]
+)
+def test_module_keeps_its_weights(case):
+    module = case.module()
+    state, expected = module_state(module), flat(module(*case.inputs))
+    executor = chosen(module, case.likelihood, case.inputs)
+    for way in (executor, LoopExecutor(module, case.likelihood)):
+        run(way, models(module), *rows(case.inputs))
+        assert module_state(module) == state
+        for a, b in zip(flat(module(*case.inputs)), expected, strict=True):
+            torch.testing.assert_close(a, b, rtol=0, atol=0)

@@ -1,0 +1,534 @@
+"""Which parameters a search may change, and what the module's weights become."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call
+from torch.nn import functional
+from torch.nn.utils import parametrizations
+
+from sklearn_quam import LoRA
+from sklearn_quam._network.parameters import choose_parameters, execution_order
+
+from ..networks import Attention, Recurrent, Residual, dense
+
+ROWS = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))
+SEQUENCES = torch.randn(3, 5, 4, generator=torch.Generator().manual_seed(0))
+IMAGES = torch.randn(3, 2, 6, 6, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+def order_of(module, inputs=ROWS):
+    with torch.no_grad():
+        return execution_order(module.eval(), lambda: module(inputs))
+
+
+def choose(module, parameters, inputs=ROWS, seed=0):
+    return choose_parameters(module, parameters, order_of(module, inputs), seed)
+
+
+def names(module, parameters, inputs=ROWS):
+    return list(choose(module, parameters, inputs).names)
+
+
+def random_like(start, *leading, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    return {k: torch.randn(*leading, *v.shape, generator=generator) for k, v in start.items()}
+
+
+class Backwards(nn.Module):
+    """Runs its layers from the last that was registered to the first."""
+
+    def __init__(self):
+        super().__init__()
+        self.head, self.middle, self.first = nn.Linear(4, 3), nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.head(torch.relu(self.middle(torch.relu(self.first(x)))))
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.attention = nn.LayerNorm(4), nn.MultiheadAttention(4, 2, batch_first=True)
+        self.gain, self.mix = nn.Parameter(torch.ones(4)), nn.Linear(4, 4)
+
+    def forward(self, x):
+        h = self.norm(x)
+        return x + self.gain * self.mix(self.attention(h, h, h)[0])
+
+
+class Vision(nn.Module):
+    """A small ViT: bare parameters in containers, attention, a head."""
+
+    def __init__(self):
+        super().__init__()
+        self.head, self.cls_token = nn.Linear(4, 3), nn.Parameter(torch.randn(1, 1, 4))
+        self.patches, self.blocks = nn.Linear(4, 4), nn.Sequential(Block(), Block())
+        self.dropout = nn.Dropout()
+
+    def forward(self, x):
+        tokens = torch.cat([self.cls_token.expand(len(x), -1, -1), self.patches(x)], dim=1)
+        return self.head(self.dropout(self.blocks(tokens))[:, 0])
+
+
+class Normed(nn.Module):
+    """Every normalisation layer there is."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.batch = nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4)
+        self.instance, self.group = nn.InstanceNorm2d(4, affine=True), nn.GroupNorm(2, 4)
+        self.local, self.layer = nn.LocalResponseNorm(2), nn.LayerNorm(4)
+        self.rms, self.head = nn.RMSNorm(4), nn.Linear(4, 3)
+
+    def forward(self, x):
+        h = self.local(self.group(self.instance(self.batch(self.conv(x))))).mean(dim=(2, 3))
+        return self.head(self.rms(self.layer(h)))
+
+
+class Convolutions(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Conv1d(2, 3, 2, bias=False), nn.Conv2d(2, 6, (3, 2), groups=2)
+        self.three, self.head = nn.Conv3d(1, 2, 2), nn.Linear(11, 3)
+        self.norm = nn.BatchNorm2d(6)
+
+    def forward(self, x):
+        parts = [self.one(x.flatten(2)), self.norm(self.two(x)), self.three(x[:, None])]
+        return self.head(torch.cat([part.flatten(2).mean(dim=2) for part in parts], dim=1))
+
+
+class Counter(nn.Module):
+    """Holds an integer parameter, as quantised layers do, and no other."""
+
+    def __init__(self):
+        super().__init__()
+        self.codes = nn.Parameter(torch.arange(3, dtype=torch.int8), requires_grad=False)
+
+    def forward(self, x):
+        return x + self.codes
+
+
+# -- selections ------------------------------------------------------------------------------
+
+
+def test_all_takes_every_parameter_at_its_given_value():
+    module = dense()
+    free = choose(module, "all")
+    assert free.names == tuple(dict(module.named_parameters()))
+    assert free.size == sum(p.numel() for p in module.parameters())
+    for name, start in free.start.items():
+        torch.testing.assert_close(start, module.get_parameter(name).detach(), rtol=0, atol=0)
+        assert not start.requires_grad
+    assert free.weights(free.start) is free.start
+
+
+def test_last_layer_is_the_last_to_run_not_the_last_registered():
+    assert names(Backwards(), "last_layer") == ["head.weight", "head.bias"]
+
+
+@pytest.mark.parametrize("whole", [int, np.int64, np.int32])
+@pytest.mark.parametrize(
+    ("count", "layers"), [(1, ["head"]), (2, ["head", "middle"]), (3, ["head", "middle", "first"])]
+)
+def test_number_counts_layers_from_the_end_of_the_run(count, layers, whole):
+    expected = [f"{layer}.{part}" for layer in layers for part in ("weight", "bias")]
+    assert names(Backwards(), whole(count)) == expected
+
+
+def test_layer_that_runs_twice_counts_where_it_runs_last():
+    class Again(Backwards):
+        def forward(self, x):
+            return self.head(self.first(self.middle(self.first(x))))
+
+    assert names(Again(), 2) == ["head.weight", "head.bias", "first.weight", "first.bias"]
+
+
+def test_layer_that_does_not_run_is_no_layer():
+    class Auxiliary(Backwards):
+        def forward(self, x):
+            return self.head(self.first(x))
+
+    assert names(Auxiliary(), 2) == ["head.weight", "head.bias", "first.weight", "first.bias"]
+    with pytest.raises(ValueError, match="has 2 layers"):
+        choose(Auxiliary(), 3)
+
+
+def test_activations_and_dropout_do_not_count():
+    module = nn.Sequential(nn.Linear(4, 4), nn.Dropout(), nn.Linear(4, 3), nn.Softmax(dim=1))
+    assert names(module, "last_layer") == ["2.weight", "2.bias"]
+    assert names(module, 2) == ["0.weight", "0.bias", "2.weight", "2.bias"]
+
+
+def test_container_with_bare_parameters_is_no_layer():
+    module = Vision()
+    assert names(module, "last_layer", SEQUENCES) == ["head.weight", "head.bias"]
+    two = names(module, 2, SEQUENCES)
+    assert two == ["head.weight", "head.bias", "blocks.1.mix.weight", "blocks.1.mix.bias"]
+    # The head, the patches, and norm, attention and mix of two blocks.
+    bare = {"cls_token", "blocks.0.gain", "blocks.1.gain"}
+    assert set(names(module, 8, SEQUENCES)) == set(dict(module.named_parameters())) - bare
+    with pytest.raises(ValueError, match="has 8 layers"):
+        choose(module, 9, SEQUENCES)
+
+
+def test_attention_is_one_layer():
+    chosen = names(Vision(), 3, SEQUENCES)
+    assert [name for name in chosen if "attention" in name] == [
+        "blocks.1.attention.in_proj_weight",
+        "blocks.1.attention.in_proj_bias",
+        "blocks.1.attention.out_proj.weight",
+        "blocks.1.attention.out_proj.bias",
+    ]
+
+
+def test_parts_of_an_encoder_layer_are_layers_in_the_order_of_the_run():
+    module = Attention()
+    layers = ["head", "norm2", "linear2", "linear1", "norm1", "self_attn"]
+    for count in range(1, len(layers) + 1):
+        chosen = {name.removeprefix("encoder.").split(".")[0] for name in names_of(module, count)}
+        assert chosen == set(layers[:count])
+    with pytest.raises(ValueError, match="has 6 layers"):
+        names_of(module, 7)
+
+
+def names_of(module, count):
+    return names(module, count, SEQUENCES)
+
+
+@pytest.mark.parametrize("options", [{}, {"num_layers": 2, "bidirectional": True}])
+def test_recurrent_network_is_one_layer(options):
+    module = Recurrent(nn.LSTM, batch_first=True, **options)
+    assert names(module, 1, SEQUENCES) == ["head.weight", "head.bias"]
+    assert names(module, 2, SEQUENCES) == list(dict(module.named_parameters()))
+    with pytest.raises(ValueError, match="has 2 layers"):
+        choose(module, 3, SEQUENCES)
+
+
+def test_module_without_submodules_is_a_layer():
+    assert names(nn.Linear(4, 3), "last_layer") == ["weight", "bias"]
+
+
+@pytest.mark.parametrize("norm", [parametrizations.weight_norm, parametrizations.spectral_norm])
+def test_parametrised_layer_is_taken_as_a_whole(norm):
+    module = nn.Sequential(nn.Linear(4, 4), norm(nn.Linear(4, 3)))
+    expected = [name for name, _ in module.named_parameters() if name.startswith("1.")]
+    assert "1.bias" in expected
+    assert names(module, "last_layer") == expected
+    assert names(module, 2) == list(dict(module.named_parameters()))
+
+
+def test_bias_takes_every_bias():
+    assert names(Backwards(), "bias") == ["head.bias", "middle.bias", "first.bias"]
+    assert names(nn.Linear(4, 3), "bias") == ["bias"]
+
+
+def test_bias_takes_those_of_attention_and_recurrent_layers():
+    attention = names(Attention(), "bias", SEQUENCES)
+    assert "encoder.self_attn.in_proj_bias" in attention
+    assert "encoder.self_attn.out_proj.bias" in attention
+    assert all("bias" in name for name in attention)
+    recurrent = names(Recurrent(nn.LSTM, batch_first=True), "bias", SEQUENCES)
+    assert recurrent == ["recurrent.bias_ih_l0", "recurrent.bias_hh_l0", "head.bias"]
+
+
+def test_bias_is_known_by_any_of_its_names():
+    class Shifted(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.shift, self.layer = nn.Parameter(torch.zeros(3)), nn.Linear(4, 3)
+            self.layer.bias = self.shift
+
+        def forward(self, x):
+            return self.layer(x)
+
+    assert names(Shifted(), "bias") == ["shift"]
+
+
+def test_norm_takes_every_normalisation_layer_and_nothing_else():
+    kinds = ["batch", "instance", "group", "layer"]
+    expected = [f"{kind}.{part}" for kind in kinds for part in ("weight", "bias")]
+    assert names(Normed(), "norm", IMAGES) == [*expected, "rms.weight"]
+
+
+def test_norm_of_a_network_without_is_refused():
+    with pytest.raises(ValueError, match="'norm' selects none"):
+        choose(dense(), "norm")
+
+
+@pytest.mark.parametrize(
+    ("parameters", "expected"),
+    [
+        ("head.weight", ["head.weight"]),
+        (["head.weight"], ["head.weight"]),
+        ("head*", ["head.weight", "head.bias"]),
+        ("*.weight", ["head.weight", "middle.weight", "first.weight"]),
+        (["first.bias", "head.bias"], ["head.bias", "first.bias"]),
+        (
+            ["f*", "first.bias", "*.bias"],
+            ["head.bias", "middle.bias", "first.weight", "first.bias"],
+        ),
+        (("mid*.weight", "[fh]*.bias"), ["head.bias", "middle.weight", "first.bias"]),
+        (lambda name, p: p.ndim == 1, ["head.bias", "middle.bias", "first.bias"]),
+        (lambda name, p: "middle" in name, ["middle.weight", "middle.bias"]),
+    ],
+)
+def test_names_globs_and_predicates(parameters, expected):
+    assert names(Backwards(), parameters) == expected
+
+
+@pytest.mark.parametrize("alias", ["first.weight", "second.weight"])
+def test_tied_weight_is_found_by_each_of_its_names(alias):
+    free = choose(Residual(), [alias])
+    assert free.names == ("first.weight",)
+    assert free.size == 16
+
+
+def test_tied_weights_move_together():
+    module = Residual().eval()
+    free = choose(module, "second.weight")
+    moved = {"first.weight": free.start["first.weight"] + 1}
+    one = functional_call(module, free.weights(moved), (ROWS,))
+    by_hand = functional_call(
+        module, {f"{k}.weight": moved["first.weight"] for k in ("first", "second")}, (ROWS,)
+    )
+    torch.testing.assert_close(one, by_hand, rtol=0, atol=0)
+    assert not torch.allclose(one, module(ROWS))
+
+
+def test_layer_with_a_tied_weight_takes_it_under_its_first_name():
+    class Tied(Residual):
+        def forward(self, x):
+            return self.second(torch.relu(self.first(x)))
+
+    assert names(Tied(), "last_layer") == ["first.weight", "second.bias"]
+
+
+def test_integer_parameters_are_ignored():
+    module = nn.Sequential(nn.Linear(4, 3), Counter())
+    for parameters in ("all", "last_layer", 1, ["*"], lambda name, p: True):
+        assert names(module, parameters) == ["0.weight", "0.bias"]
+    with pytest.raises(ValueError, match="has 1 layers"):
+        choose(module, 2)
+
+
+def test_given_module_is_not_touched():
+    module = Vision().eval()
+    before = {name: p.detach().clone() for name, p in module.named_parameters()}
+    for parameters in ("all", 3, "bias", "norm", "lora"):
+        free = choose(module, parameters, SEQUENCES)
+        free.weights({k: v + 1 for k, v in free.start.items()})
+    for name, p in module.named_parameters():
+        assert p.requires_grad
+        assert torch.equal(p, before[name])
+
+
+# -- refusals --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("parameters", [4, 100, 0, -1])
+def test_more_layers_than_there_are_is_refused(parameters):
+    with pytest.raises(ValueError, match=rf"parameters={parameters} asks .* has 3 layers"):
+        choose(Backwards(), parameters)
+
+
+@pytest.mark.parametrize(
+    "parameters", [[], lambda name, p: False], ids=["empty list", "predicate of none"]
+)
+def test_empty_selection_is_refused(parameters):
+    with pytest.raises(ValueError, match="selects none"):
+        choose(Backwards(), parameters)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "near"),
+    [
+        ("haed.weight", "'head.weight'"),
+        (["head.weight", "midle.bias"], "'middle.bias'"),
+        ("first.wieght", "'first.weight'"),
+        ("last-layer", "last_layer"),
+        ("zzz*", "'head.weight'"),
+    ],
+)
+def test_unknown_name_is_refused_with_the_nearest(parameters, near):
+    with pytest.raises(ValueError, match=f"is called .* the nearest are .*{near}"):
+        choose(Backwards(), parameters)
+
+
+@pytest.mark.parametrize("parameters", [True, False, None])
+def test_neither_bool_nor_none_is_understood(parameters):
+    with pytest.raises(TypeError, match=f"parameters={parameters} is not understood"):
+        choose(Backwards(), parameters)
+
+
+@pytest.mark.parametrize("module", [nn.Identity(), nn.Sequential(Counter())])
+def test_network_without_floating_point_parameters_is_refused(module):
+    with pytest.raises(ValueError, match="no parameters"):
+        choose(module, "all", ROWS[:, :3])
+
+
+@pytest.mark.parametrize(
+    ("module", "lora", "message"),
+    [
+        (nn.Sequential(nn.LayerNorm(4)), "lora", "linear or convolutional"),
+        (dense(), LoRA(rank=0), "rank"),
+        (dense(), LoRA(layers="1"), "'1'.* nearest"),
+        (Backwards(), LoRA(layers="haed"), "nearest are .*'head'"),
+        (Backwards(), LoRA(layers=["head", "frist"]), "nearest are .*'first'"),
+        (dense(), LoRA(layers=[]), "selects none|no layer"),
+    ],
+    ids=["no layers", "rank 0", "no linear layer", "unknown", "unknown in list", "empty"],
+)
+def test_low_rank_updates_that_fit_nothing_are_refused(module, lora, message):
+    with pytest.raises(ValueError, match=message):
+        choose(module, lora)
+
+
+# -- low-rank updates ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rank", [1, 2, 5])
+@pytest.mark.parametrize(
+    ("make", "inputs", "layers"),
+    [(Backwards, ROWS, "head middle first"), (Convolutions, IMAGES, "one two three head")],
+)
+def test_low_rank_search_starts_at_the_given_weights_exactly(make, inputs, layers, rank):
+    module = make()
+    free = choose(module, LoRA(rank=rank), inputs)
+    assert set(free.names) == {f"{layer}.weight" for layer in layers.split()}
+    weights = free.weights(free.start)
+    assert weights.keys() == set(free.names)
+    for name, weight in weights.items():
+        assert torch.equal(weight, module.get_parameter(name))
+    sizes = [(p.shape[0], math.prod(p.shape[1:])) for p in map(module.get_parameter, free.names)]
+    assert free.size == sum(rank * (rows + columns) for rows, columns in sizes)
+
+
+@pytest.mark.parametrize("leading", [(), (3,)], ids=["one model", "three models"])
+@pytest.mark.parametrize(("rank", "alpha"), [(1, None), (2, None), (2, 6.0), (1, 0.5)])
+def test_low_rank_change_is_the_scaled_product_of_its_factors(rank, alpha, leading):
+    module = Convolutions()
+    free = choose(module, LoRA(rank=rank, alpha=alpha), IMAGES)
+    values = random_like(free.start, *leading)
+    for name, weight in free.weights(values).items():
+        given = module.get_parameter(name).detach()
+        assert weight.shape == (*leading, *given.shape)
+        change = (weight - given).flatten(len(leading) + 1).double()
+        scale = 1 if alpha is None else alpha / rank
+        product = scale * values[f"{name}.B"] @ values[f"{name}.A"]
+        torch.testing.assert_close(change, product.double(), rtol=1e-4, atol=1e-5)
+        singular = torch.linalg.svdvals(change)
+        assert (singular[..., rank:] < 1e-4 * singular[..., :1]).all()
+        assert (singular[..., 0] > 1e-2).all()
+
+
+def test_low_rank_update_has_a_gradient_at_the_start():
+    free = choose(Backwards(), "lora")
+    start = {name: value.clone().requires_grad_() for name, value in free.start.items()}
+    total = sum(weight.sin().sum() for weight in free.weights(start).values())
+    total.backward()
+    for name, value in start.items():
+        # B is zero: only B moves in the first step, and lets A move in the next.
+        assert bool(value.grad.any()) == name.endswith(".B")
+
+
+@pytest.mark.parametrize(
+    ("layers", "chosen"),
+    [
+        ("*", ["head", "middle", "first"]),
+        ("head", ["head"]),
+        ("[hm]*", ["head", "middle"]),
+        (["first", "h*"], ["head", "first"]),
+    ],
+)
+def test_low_rank_updates_only_the_layers_that_are_named(layers, chosen):
+    assert names(Backwards(), LoRA(layers=layers)) == [f"{layer}.weight" for layer in chosen]
+
+
+def test_lora_by_name_is_the_default_lora():
+    by_name, default = choose(dense(), "lora"), choose(dense(), LoRA())
+    assert by_name.start.keys() == default.start.keys()
+    assert by_name.start["0.weight.A"].shape == (4, 4)
+
+
+def test_low_rank_factors_follow_the_seed():
+    module = dense()
+    first, again = choose(module, "lora", seed=1), choose(module, "lora", seed=1)
+    other = choose(module, "lora", seed=2)
+    for name in first.start:
+        assert torch.equal(first.start[name], again.start[name])
+        if name.endswith(".A"):
+            assert not torch.equal(first.start[name], other.start[name])
+
+
+def test_no_two_low_rank_factors_share_their_draws():
+    free = choose(Backwards(), "lora")
+    draws = torch.stack([value for name, value in free.start.items() if name.endswith(".A")])
+    assert len(draws.unique()) == draws.numel()
+
+
+def test_low_rank_factors_have_the_dtype_of_the_weights():
+    free = choose(dense().double(), "lora", ROWS.double())
+    assert {value.dtype for value in free.start.values()} == {torch.float64}
+    assert {value.dtype for value in free.weights(free.start).values()} == {torch.float64}
+
+
+def test_low_rank_update_of_a_tied_weight_is_one():
+    class Words(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embedding, self.head = nn.Embedding(4, 4), nn.Linear(4, 4)
+            self.head.weight = self.embedding.weight
+
+        def forward(self, x):
+            return self.head(functional.softplus(x @ self.embedding.weight))
+
+    free = choose(Words(), LoRA(rank=1))
+    assert free.names == ("embedding.weight",)
+    assert free.size == 8
+    assert names(Residual(), "lora") == ["first.weight", "head.weight"]
+    assert names(Residual(), LoRA(layers="second")) == ["first.weight"]
+
+
+def test_low_rank_updates_pass_over_layers_whose_weight_is_computed():
+    module = nn.Sequential(nn.Linear(4, 4), parametrizations.weight_norm(nn.Linear(4, 3)))
+    assert names(module, "lora") == ["0.weight"]
+    with pytest.raises(ValueError, match="LoRA"):
+        choose(nn.Sequential(parametrizations.weight_norm(nn.Linear(4, 3))), "lora")
+
+
+# -- execution order -------------------------------------------------------------------------
+
+
+def hooks(module):
+    return [len(part._forward_hooks) for part in module.modules()]
+
+
+def test_execution_order_is_the_order_in_which_parts_finish():
+    assert order_of(Backwards()) == ["first", "middle", "head", ""]
+    module = nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), nn.Linear(4, 3))
+    assert order_of(module) == ["0.0", "0.1", "0", "1", ""]
+
+
+def test_execution_order_leaves_no_hooks():
+    module = Vision()
+    kept = module.head.register_forward_hook(lambda *_: None)
+    before = hooks(module)
+    order_of(module, SEQUENCES)
+    assert hooks(module) == before
+    kept.remove()
+
+
+def test_execution_order_leaves_no_hooks_after_an_error():
+    module = Backwards()
+    with pytest.raises(RuntimeError):
+        order_of(module, ROWS[:, :2])
+    assert not any(hooks(module))

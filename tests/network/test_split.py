@@ -1,0 +1,688 @@
+"""A network cut in two gives the same numbers, and its frozen part is run once."""
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from packaging.version import Version
+from torch import fx, nn
+from torch.func import functional_call
+from torch.nn import functional
+
+from sklearn_quam._network.split import split_module
+
+from ..networks import Attention, MeanAndVariance, Recurrent, Residual, Tokens, dense, module_state
+
+PROBE_ROWS = 4
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+def normal(*shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+ROWS, IMAGES, SEQUENCES = normal(12, 4), normal(12, 2, 6, 6), normal(12, 5, 4)
+TOKENS = torch.arange(60).reshape(12, 5) % 9
+
+
+# -- networks --------------------------------------------------------------------------------
+
+
+def network(forward, **parts):
+    """Return a module with these parts and this way to run them."""
+
+    class Network(nn.Module):
+        def __init__(self):
+            super().__init__()
+            for name, part in parts.items():
+                setattr(self, name, part)
+
+    Network.forward = forward
+    return Network()
+
+
+def parameter(*shape):
+    return nn.Parameter(torch.randn(*shape))
+
+
+def linear(n_out=4, n_in=4):
+    return nn.Linear(n_in, n_out)
+
+
+def layers():
+    return {"first": linear(), "middle": linear(), "head": linear(3)}
+
+
+def chain():
+    return network(
+        lambda self, x: self.head(torch.tanh(self.middle(torch.tanh(self.first(x))))), **layers()
+    )
+
+
+def convolutional():
+    return network(
+        lambda self, x: self.head(
+            self.body(x).view(x.size(0), -1)  # the number of rows is needed behind the cut
+        ),
+        body=nn.Sequential(
+            nn.Conv2d(2, 4, 3, padding=1),
+            nn.BatchNorm2d(4),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(4, 4, 3),
+            nn.BatchNorm2d(4),
+            nn.ReLU(inplace=True),
+            nn.MaxPool2d(2),
+        ),
+        head=linear(3, 16),
+    )
+
+
+def view_behind_the_cut():
+    def forward(self, x):
+        return self.head(self.second(self.first(x)).view(x.size(0), -1))
+
+    return network(forward, first=nn.Conv2d(2, 3, 3), second=nn.Conv2d(3, 2, 3), head=linear(3, 8))
+
+
+def residual():
+    """Skip connections over both blocks; the second one adds in place."""
+
+    def forward(self, x):
+        h = torch.relu(self.stem(x))
+        h = torch.relu(h + self.one(h))
+        g = self.three(torch.relu(self.two(h)))
+        g += h
+        return self.head(torch.relu(g).mean(dim=(2, 3)))
+
+    convolutions = {k: nn.Conv2d(4, 4, 3, padding=1) for k in ("one", "two", "three")}
+    return network(forward, stem=nn.Conv2d(2, 4, 3), **convolutions, head=linear(3))
+
+
+def branches():
+    """Three values and the input cross the cut."""
+
+    def forward(self, x):
+        a, b, c = self.a(x), torch.tanh(self.b(x)), self.c(x).sigmoid()
+        h = self.middle(torch.cat([a, b * c], dim=1))
+        return self.head(h * a + x) - b[:, :3]
+
+    parts = {name: linear() for name in "abc"}
+    return network(forward, **parts, middle=linear(4, 8), head=linear(3))
+
+
+def functional_use():
+    """Parameters that are no layer's."""
+
+    def forward(self, x):
+        h = torch.tanh(functional.linear(x, self.matrix, self.shift)) * self.inner.gain
+        return self.head(self.scale * h)
+
+    inner = nn.Module()
+    inner.gain = parameter(4)
+    return network(
+        forward,
+        matrix=parameter(4, 4),
+        shift=parameter(4),
+        scale=parameter(1),
+        inner=inner,
+        head=linear(3),
+    )
+
+
+def tied():
+    """The first and the last hidden layer share their weight."""
+    module = network(
+        lambda self, x: self.head(self.last(torch.relu(self.middle(self.first(self.pre(x)))))),
+        pre=linear(),
+        last=linear(),
+        **layers(),
+    )
+    module.last.weight = module.first.weight
+    return module
+
+
+def mean_and_variance():
+    def forward(self, x):
+        h = torch.tanh(self.first(x))
+        return self.mean(h), functional.softplus(self.variance(h)) + 0.1
+
+    return network(forward, first=linear(), mean=linear(2), variance=linear(2))
+
+
+def vision():
+    def forward(self, x):
+        h = torch.cat([self.token.expand(x.shape[0], -1, -1), self.patches(x)], dim=1)
+        h = h + self.position[:, : h.size(1)]
+        for block in self.blocks:
+            h = block(h)
+        return self.head(self.norm(h[:, 0]))
+
+    return network(
+        forward,
+        token=parameter(1, 1, 4),
+        position=parameter(1, 9, 4),
+        patches=linear(),
+        blocks=nn.ModuleList(encoder_layer() for _ in range(2)),
+        norm=nn.LayerNorm(4),
+        head=linear(3),
+    )
+
+
+def encoder_layer():
+    return nn.TransformerEncoderLayer(4, nhead=2, dim_feedforward=8, batch_first=True)
+
+
+def encoder():
+    return network(
+        lambda self, x: self.head(self.encoder(self.embed(x)).mean(dim=1)),
+        embed=linear(),
+        encoder=nn.TransformerEncoder(encoder_layer(), 2, enable_nested_tensor=False),
+        head=linear(3),
+    )
+
+
+def scalars():
+    """Sizes as numbers, constants and buffers."""
+    if Version(torch.__version__) < Version("2.6"):
+        pytest.skip("torch 2.5 does not trace arange of a size: such a module is not cut")
+
+    def forward(self, x):
+        n, width = x.shape
+        h = self.first(x) / width**0.5 + torch.arange(width) / 10
+        h = (self.middle(h) * self.mask).reshape(n, 2, -1).transpose(1, 2).flatten(1)
+        return self.head(h + x.sum(dim=1, keepdim=True) / x.shape[-1])
+
+    module = network(forward, **layers())
+    module.register_buffer("mask", torch.tensor([1.0, 0.0, 2.0, 1.0]))
+    return module
+
+
+def recurrent_behind_a_layer():
+    return network(
+        lambda self, x: self.head(self.recurrent(torch.tanh(self.first(x)))[0][:, -1]),
+        first=linear(),
+        recurrent=nn.LSTM(4, 6, batch_first=True),
+        head=linear(3, 6),
+    )
+
+
+def time_first():
+    """Rows are the second axis on the way through the recurrent layers."""
+
+    def forward(self, x):
+        lower, _ = self.lower(self.first(x).transpose(0, 1))
+        return self.head(self.upper(lower)[0][-1])
+
+    recurrent = {"lower": nn.LSTM(4, 5), "upper": nn.GRU(5, 6)}
+    return network(forward, first=linear(), **recurrent, head=linear(3, 6))
+
+
+def sizes_on_both_sides():
+    """One look at the shape serves layers before and behind the cut."""
+
+    def forward(self, x):
+        n, channels, height, width = x.shape
+        h = self.first(x).reshape(n, 3, -1) / (height * width)
+        h = self.middle(h.transpose(1, 2)).transpose(1, 2)
+        return self.head(h.reshape(n, -1)) / channels
+
+    return network(forward, first=nn.Conv2d(2, 3, 3), middle=linear(3, 3), head=linear(3, 48))
+
+
+def positions():
+    """What is added is as long as the sequence, not as the number of rows."""
+
+    def forward(self, x):
+        return self.head((self.middle(self.first(x)) + self.position[: x.size(1)]).mean(dim=1))
+
+    return network(forward, position=parameter(9, 4), **layers())
+
+
+def merged():
+    """Steps of all sequences are rows of one matrix on the way."""
+
+    def forward(self, x):
+        h = self.middle(self.first(x).reshape(-1, 4))
+        return self.head(h.reshape(x.shape[0], -1))
+
+    return network(forward, first=linear(), middle=linear(), head=linear(3, 20))
+
+
+def squeezed():
+    return network(
+        lambda self, x: self.head(self.pool(self.first(x)).squeeze()),
+        first=nn.Conv2d(2, 4, 3),
+        pool=nn.AdaptiveAvgPool2d(1),
+        head=linear(3),
+    )
+
+
+def flattened_with_unused_layer():
+    return network(
+        lambda self, x: self.head(torch.relu(self.first(torch.flatten(x, 1)))),
+        first=linear(4, 20),
+        auxiliary=linear(2),
+        head=linear(3),
+    )
+
+
+def known_by_an_unused_layer():
+    """The weight of the head was first registered as another layer's, which does not run."""
+    module = network(
+        lambda self, x: self.head(torch.relu(self.first(x))), language=linear(3), **layers()
+    )
+    module.head.weight = module.language.weight
+    return module
+
+
+# -- frozen part + rest == whole -------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class Case:
+    """A network, what is searched, and the parts that are run once or for each model."""
+
+    make: Any
+    searched: str
+    inputs: torch.Tensor = None
+    once: str = ""
+    again: str = ""
+
+    def module(self):
+        torch.manual_seed(0)
+        return self.make().double().eval().requires_grad_(False)
+
+    @functools.cache  # noqa: B019
+    def split(self, rows=PROBE_ROWS):
+        inputs = ROWS if self.inputs is None else self.inputs
+        module, names = self.module(), tuple(self.searched.split())
+        return module, names, inputs, split_module(module, names, inputs[:rows])
+
+
+HEAD = "head.weight head.bias"
+CASES = {
+    "mlp, head": Case(chain, HEAD, None, "first middle", "head"),
+    "mlp, middle": Case(chain, "middle.weight", None, "first", "middle head"),
+    "mlp, first bias": Case(chain, "first.bias", None, "", "first middle head"),
+    "mlp, first and head": Case(chain, "first.bias head.bias", None, "", "first middle head"),
+    "sequential": Case(dense, "2.bias", None, "0", "2"),
+    "cnn, head": Case(convolutional, HEAD, IMAGES, "body.0 body.3 body.6", "head"),
+    "cnn, convolution": Case(convolutional, "body.3.weight", IMAGES, "body.0 body.1", "body.3"),
+    "cnn, norm": Case(convolutional, "body.4.weight body.4.bias", IMAGES, "body.3", "body.4 head"),
+    "view": Case(view_behind_the_cut, "second.weight", IMAGES, "first", "second head"),
+    "skip, head": Case(residual, HEAD, IMAGES, "stem one two three", "head"),
+    "skip, inside": Case(residual, "three.bias", IMAGES, "stem one two", "three head"),
+    "skip, block": Case(residual, "one.weight", IMAGES, "stem", "one two three head"),
+    "branches, middle": Case(branches, "middle.weight", None, "a b c", "middle head"),
+    "branches, one": Case(branches, "c.bias", None, "a b", "c middle head"),
+    "branches, head": Case(branches, "head.bias", None, "a b c middle", "head"),
+    "function, scale": Case(functional_use, "scale", None, "", "head"),
+    "function, matrix": Case(functional_use, "matrix", None, "", "head"),
+    "function, nested": Case(functional_use, "inner.gain", None, "", "head"),
+    "function, head": Case(functional_use, HEAD, None, "", "head"),
+    "tied, searched": Case(tied, "last.weight", None, "pre", "first middle last head"),
+    "tied, between": Case(tied, "middle.weight", None, "pre first", "middle last head"),
+    "tied, behind": Case(tied, "head.weight", None, "pre first middle last", "head"),
+    "tied, repeated": Case(Residual, "first.weight", None, "", "first second head"),
+    "tied, unused name": Case(known_by_an_unused_layer, "language.weight", None, "first", "head"),
+    "unused parameter": Case(Residual, "unused head.bias", None, "first second", "head"),
+    "unused layer": Case(
+        flattened_with_unused_layer,
+        "auxiliary.weight first.weight",
+        SEQUENCES,
+        "",
+        "first head",
+    ),
+    "mean, of both": Case(mean_and_variance, "mean.weight", None, "first variance", "mean"),
+    "variance, of both": Case(mean_and_variance, "variance.bias", None, "first mean", "variance"),
+    "mean and variance": Case(
+        mean_and_variance, "mean.bias variance.bias", None, "first", "mean variance"
+    ),
+    "halves": Case(MeanAndVariance, "layers.2.bias", None, "layers.0", "layers.2"),
+    "vit, token": Case(vision, "token", SEQUENCES, "patches", "blocks.0 blocks.1 norm head"),
+    "vit, position": Case(vision, "position", SEQUENCES, "patches", "blocks.0 blocks.1 norm head"),
+    "vit, block": Case(
+        vision, "blocks.1.linear1.bias", SEQUENCES, "patches blocks.0", "blocks.1 norm head"
+    ),
+    "vit, head": Case(vision, HEAD, SEQUENCES, "patches blocks.0 blocks.1 norm", "head"),
+    "encoder, head": Case(
+        encoder, HEAD, SEQUENCES, "embed encoder.layers.0 encoder.layers.1", "head"
+    ),
+    "encoder, last layer": Case(
+        encoder,
+        "encoder.layers.1.linear2.weight",
+        SEQUENCES,
+        "embed encoder.layers.0",
+        "encoder.layers.1 head",
+    ),
+    "encoder layer": Case(Attention, HEAD, SEQUENCES, "encoder", "head"),
+    "tokens, head": Case(Tokens, HEAD, TOKENS, "embedding", "head"),
+    "tokens, embedding": Case(Tokens, "embedding.weight", TOKENS, "", "embedding head"),
+    "scalars, middle": Case(scalars, "middle.weight", None, "first", "middle head"),
+    "scalars, head": Case(scalars, HEAD, None, "first middle", "head"),
+    "lstm, head": Case(
+        lambda: Recurrent(nn.LSTM, batch_first=True), HEAD, SEQUENCES, "recurrent", "head"
+    ),
+    "gru state, head": Case(
+        lambda: Recurrent(nn.GRU, last="state", batch_first=True),
+        HEAD,
+        SEQUENCES,
+        "recurrent",
+        "head",
+    ),
+    "lstm, searched": Case(
+        recurrent_behind_a_layer, "recurrent.weight_hh_l0", SEQUENCES, "first", "recurrent head"
+    ),
+    "time first, upper": Case(
+        time_first, "upper.bias_ih_l0", SEQUENCES, "first lower", "upper head"
+    ),
+    "sizes, middle": Case(sizes_on_both_sides, "middle.weight", IMAGES, "first", "middle head"),
+    "sizes, head": Case(sizes_on_both_sides, HEAD, IMAGES, "first middle", "head"),
+    "merged, middle": Case(merged, "middle.weight", SEQUENCES, "first", "middle head"),
+    "merged, head": Case(merged, HEAD, SEQUENCES, "first middle", "head"),
+    "squeeze": Case(squeezed, HEAD, IMAGES, "first pool", "head"),
+    **{
+        f"{kind}, length {length}": Case(make, searched, normal(12, length, 4), "first", again)
+        for length in (3, 4, 5)
+        for kind, make, searched, again in (
+            ("time first, lower", time_first, "lower.bias_ih_l0", "lower upper head"),
+            ("positions", positions, "middle.weight", "middle head"),
+        )
+    },
+}
+each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+
+
+def parts(output):
+    return output if isinstance(output, tuple) else (output,)
+
+
+def assert_same(actual, expected):
+    assert len(parts(actual)) == len(parts(expected))
+    for a, b in zip(parts(actual), parts(expected), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+
+
+def moved(module, names, size=0.3):
+    generator = torch.Generator().manual_seed(1)
+    given = {name: module.get_parameter(name) for name in names}
+    return {
+        name: p + size * torch.randn(p.shape, generator=generator, dtype=p.dtype)
+        for name, p in given.items()
+    }
+
+
+@each_case
+def test_the_two_parts_give_what_the_whole_gives(case):
+    module, _, inputs, split = case.split()
+    assert split.place == ("at_input" if split.frozen is None else "inside")
+    for n_rows in (12, 5, PROBE_ROWS, 3, 2):
+        assert_same(split.rest(*split.at_cut(inputs[:n_rows])), module(inputs[:n_rows]))
+
+
+@each_case
+def test_so_they_do_with_other_searched_weights(case):
+    module, names, inputs, split = case.split()
+    values, weights = split.at_cut(inputs), moved(module, names)
+    other = functional_call(module, weights, (inputs,))
+    assert_same(functional_call(split.rest, weights, values), other)
+    # Each weight by itself, so that none is left where it was.
+    for name in names:
+        one = {name: weights[name]}
+        expected = functional_call(module, one, (inputs,))
+        assert_same(functional_call(split.rest, one, values), expected)
+        differs = any(
+            not torch.allclose(a, b)
+            for a, b in zip(parts(expected), parts(module(inputs)), strict=True)
+        )
+        assert differs == (name.split(".")[0] not in ("unused", "auxiliary"))
+    # And back: nothing of the other weights is kept.
+    assert_same(split.rest(*values), module(inputs))
+
+
+@each_case
+def test_values_at_the_cut_are_rows(case):
+    _, _, inputs, split = case.split()
+    values = split.at_cut(inputs)
+    for value in values:
+        assert len(value) == len(inputs)
+        assert not value.requires_grad
+    for rows in (slice(0, 1), slice(7, 8), slice(2, 5), [11, 3, 5]):
+        assert_same(split.at_cut(inputs[rows]), tuple(value[rows] for value in values))
+
+
+@each_case
+@pytest.mark.parametrize("rows", [3, 5])
+def test_the_number_of_probe_rows_does_not_matter(case, rows):
+    module, _, inputs, split = case.split(rows)
+    assert split.place == ("at_input" if split.frozen is None else "inside")
+    values = split.at_cut(inputs)
+    assert all(len(value) == len(inputs) for value in values)
+    assert_same(split.rest(*values), module(inputs))
+
+
+def calls(module, names, run):
+    """Return how often each part was run."""
+    count = dict.fromkeys(names, 0)
+
+    def counter(name):
+        def hook(*_):
+            count[name] += 1
+
+        return hook
+
+    handles = [module.get_submodule(n).register_forward_hook(counter(n)) for n in names]
+    run()
+    for handle in handles:
+        handle.remove()
+    return count
+
+
+@each_case
+def test_frozen_part_is_run_once_and_the_rest_for_each_model(case):
+    module, names, inputs, split = case.split()
+    once, again = case.once.split(), case.again.split()
+
+    def run():
+        values = split.at_cut(inputs)
+        for size in (0.1, 0.2, 0.3):
+            functional_call(split.rest, moved(module, names, size), values)
+
+    count = calls(module, [*once, *again], run)
+    assert {name: count[name] for name in once} == dict.fromkeys(once, 1)
+    assert {name: count[name] for name in again} == dict.fromkeys(again, 3)
+
+
+@each_case
+def test_searched_parameters_are_not_in_the_frozen_part(case):
+    module, names, _, split = case.split()
+    searched = {id(module.get_parameter(name)) for name in names}
+    frozen = () if split.frozen is None else split.frozen.parameters()
+    assert searched.isdisjoint(id(p) for p in frozen)
+
+
+@each_case
+def test_searched_parameters_keep_their_names(case):
+    module, names, _, split = case.split()
+    named = dict(split.rest.named_parameters(remove_duplicate=False))
+    assert set(names) <= set(named)
+    for name in names:
+        assert named[name] is module.get_parameter(name)
+
+
+@each_case
+def test_module_is_left_as_it_was(case):
+    module = case.module().requires_grad_()
+    inputs = (ROWS if case.inputs is None else case.inputs).clone()
+    before, state = inputs.clone(), module_state(module)
+    split = split_module(module, tuple(case.searched.split()), inputs[:PROBE_ROWS])
+    split.rest(*split.at_cut(inputs))
+    assert module_state(module) == state
+    assert torch.equal(inputs, before)
+
+
+def test_no_cut_where_the_first_layer_is_searched():
+    module, _, inputs, split = CASES["mlp, first bias"].split()
+    assert split.place == "at_input"
+    assert split.frozen is None
+    assert split.rest is module
+    assert split.at_cut(inputs)[0] is inputs
+
+
+def test_bare_layer_is_its_own_rest():
+    module = nn.Linear(4, 3).double()
+    split = split_module(module, ("bias",), ROWS[:PROBE_ROWS])
+    assert split.place == "at_input"
+    assert split.rest is module
+
+
+def test_gradients_reach_the_searched_weights_and_only_them():
+    module, names, inputs, split = CASES["branches, middle"].split()
+    weights = {k: v.requires_grad_() for k, v in moved(module, names).items()}
+    whole = functional_call(module, weights, (inputs,)).square().sum()
+    rest = functional_call(split.rest, weights, split.at_cut(inputs)).square().sum()
+    expected = torch.autograd.grad(whole, list(weights.values()))
+    assert_same(torch.autograd.grad(rest, list(weights.values())), expected)
+    assert all(p.grad is None for p in module.parameters())
+
+
+def test_single_precision_agrees_too():
+    module = residual().eval()
+    inputs = IMAGES.float()
+    split = split_module(module, ("three.weight",), inputs[:PROBE_ROWS])
+    assert split.place == "inside"
+    torch.testing.assert_close(split.rest(*split.at_cut(inputs)), module(inputs))
+
+
+# -- fallback --------------------------------------------------------------------------------
+
+
+def depends_on_data():
+    def forward(self, x):
+        h = self.first(x)
+        if h.sum() > 0:
+            h = torch.relu(h)
+        return self.head(self.middle(h))
+
+    return network(forward, **layers())
+
+
+def loops_over_rows():
+    def forward(self, x):
+        return self.head(torch.stack([torch.tanh(self.first(row)) for row in x]))
+
+    return network(forward, **layers())
+
+
+def takes_its_length():
+    return network(lambda self, x: self.head(self.first(x).reshape(len(x), -1)), **layers())
+
+
+def optional_argument():
+    def forward(self, x, mask=None):
+        h = torch.relu(self.first(x))
+        if mask is not None:
+            h = h * mask
+        return self.head(h)
+
+    return network(forward, **layers())
+
+
+def bakes_rows_into_a_shape():
+    def forward(self, x):
+        rows = PROBE_ROWS if isinstance(x, fx.Proxy) else len(x)
+        return self.head(torch.tanh(self.first(x)).reshape(rows, -1))
+
+    return network(forward, **layers())
+
+
+def bakes_rows_into_a_factor():
+    def forward(self, x):
+        rows = PROBE_ROWS if isinstance(x, fx.Proxy) else x.shape[0]
+        return self.head(torch.tanh(self.first(x)) * x.shape[0] / rows)
+
+    return network(forward, **layers())
+
+
+def bakes_values():
+    """A constant of the first run that only tracing sees."""
+
+    def forward(self, x):
+        shift = torch.ones(4) if isinstance(x, fx.Proxy) else torch.zeros(4)
+        return self.head(torch.tanh(self.first(x)) + shift)
+
+    return network(forward, **layers())
+
+
+def changes_in_place():
+    def forward(self, x):
+        h = self.first(x)
+        h.clamp_(min=0)
+        return self.head(h)
+
+    return network(forward, **layers())
+
+
+def overwrites_behind_the_cut():
+    """The searched layer sees the values before they are overwritten."""
+
+    def forward(self, x):
+        h = self.first(x)
+        early = self.head(h)
+        return early + functional.relu(h, inplace=True)[:, :3]
+
+    return network(forward, **layers())
+
+
+def hooked():
+    module = chain()
+    module.register_forward_hook(lambda module, inputs, output: 2 * output)
+    return module
+
+
+FALLBACKS = [
+    depends_on_data,
+    loops_over_rows,
+    takes_its_length,
+    bakes_rows_into_a_shape,
+    bakes_rows_into_a_factor,
+    bakes_values,
+    changes_in_place,
+    overwrites_behind_the_cut,
+    hooked,
+]
+
+
+@pytest.mark.parametrize("make", FALLBACKS)
+def test_whole_module_is_run_where_it_cannot_be_cut(make):
+    module = make().double().eval()
+    split = split_module(module, ("head.weight", "head.bias"), ROWS[:PROBE_ROWS])
+    assert split.place == "failed"
+    assert split.frozen is None
+    assert split.rest is module
+    (values,) = split.at_cut(ROWS)
+    assert values is ROWS
+    assert_same(split.rest(values), module(ROWS))
+
+
+@pytest.mark.parametrize("make", [*FALLBACKS, optional_argument])
+def test_numbers_are_right_whether_or_not_it_can_be_cut(make):
+    module = make().double().eval()
+    names = ("head.weight", "head.bias")
+    split = split_module(module, names, ROWS[:PROBE_ROWS])
+    weights = moved(module, names)
+    for n_rows in (12, 5, 3, 2):
+        expected = functional_call(module, weights, (ROWS[:n_rows],))
+        values = split.at_cut(ROWS[:n_rows])
+        assert_same(functional_call(split.rest, weights, values), expected)
+
+
+def test_unknown_parameter_is_not_hidden_by_the_fallback():
+    with pytest.raises(AttributeError):
+        split_module(chain(), ("haed.weight",), ROWS[:PROBE_ROWS].float())

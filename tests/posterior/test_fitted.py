@@ -1,0 +1,156 @@
+"""The frozen object that answers for rows: it can be stored, and nothing writes to it."""
+
+import copy
+import dataclasses
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from joblib import parallel_config
+from torch import nn
+
+from sklearn_quam import PenaltySearch, QUAMClassifier, QUAMRegressor
+from sklearn_quam._posterior.fitted import FittedMethod
+
+from ..networks import LABELS, TARGET, X_NEW, X, dense
+from ..test_contract import METHODS, is_classifier, make_data, make_estimator
+
+each_method = pytest.mark.parametrize("method", METHODS, ids=lambda method: method.__name__)
+each_copy = pytest.mark.parametrize(
+    "duplicate",
+    [
+        copy.deepcopy,
+        lambda fitted: pickle.loads(pickle.dumps(fitted)),
+        lambda fitted: pickle.loads(pickle.dumps(copy.deepcopy(fitted))),
+        lambda fitted: fitted.for_thread(),
+    ],
+    ids=["deepcopy", "pickle", "both", "for_thread"],
+)
+
+
+def questions(est):
+    """Yield whatever may be asked without another fit."""
+    for setting in ("given", "expected"):
+        for measure in ("entropy", "variance") if hasattr(est, "measure") else (None,):
+            yield {"setting": setting} | ({} if measure is None else {"measure": measure})
+
+
+def answers(est, fitted, X):
+    """Return all that an estimator would say if this was what it has fitted."""
+    other = copy.copy(est)
+    other._fitted = fitted
+    return [other.set_params(**question)._results(X) for question in questions(est)]
+
+
+def assert_identical(found, expected):
+    for got, wanted in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(got.prediction, wanted.prediction)
+        np.testing.assert_array_equal(got.variance, wanted.variance)
+        for part, other in zip(got.uncertainty, wanted.uncertainty, strict=True):
+            np.testing.assert_array_equal(part, other)
+        assert type(got.diagnostics) is type(wanted.diagnostics)
+        for field in dataclasses.fields(got.diagnostics):
+            columns = (getattr(one.diagnostics, field.name) for one in (got, wanted))
+            np.testing.assert_array_equal(*columns, err_msg=field.name)
+
+
+@each_copy
+@each_method
+def test_a_copy_of_what_was_fitted_answers_alike(method, duplicate):
+    est = make_estimator(method).fit(*make_data(method))
+    rows = make_data(method, n_samples=5, seed=1)[0]
+    fitted = est._fitted
+    assert type(fitted) is FittedMethod
+    before = answers(est, fitted, rows)
+    assert_identical(answers(est, duplicate(fitted), rows), before)
+    # Neither copying nor answering has changed it.
+    assert_identical(answers(est, fitted, rows), before)
+
+
+class RowByRow(nn.Module):
+    """Neither traced nor batched."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 5), nn.Linear(5, 3)
+
+    def forward(self, x):
+        rows = [self.first(row) if row[0] > 0 else self.first(-row) for row in x]
+        return self.second(torch.stack(rows).tanh())
+
+
+def normalised():
+    return nn.Sequential(nn.Linear(4, 6), nn.GELU(), nn.LayerNorm(6), nn.Linear(6, 3))
+
+
+@each_copy
+@pytest.mark.parametrize(
+    ("kind", "build", "options", "place"),
+    [
+        (QUAMClassifier, dense, {}, "at_input"),
+        (QUAMClassifier, dense, {"parameters": "last_layer"}, "inside"),
+        (QUAMClassifier, dense, {"parameters": "lora"}, "at_input"),
+        (QUAMClassifier, dense, {"sampling": "gaussian", "slack": 1.0}, "at_input"),
+        (QUAMClassifier, dense, {"targets": "untargeted", "n_jobs": 2}, "at_input"),
+        (QUAMClassifier, normalised, {}, "at_input"),
+        (QUAMClassifier, normalised, {"parameters": "last_layer"}, "inside"),
+        (QUAMClassifier, RowByRow, {}, "failed"),
+        (QUAMRegressor, lambda: dense(1), {}, "at_input"),
+        (QUAMRegressor, lambda: dense(1), {"parameters": "last_layer"}, "inside"),
+        (QUAMRegressor, lambda: dense(1), {"sampling": "best", "slack": 1.0}, "at_input"),
+    ],
+)
+def test_a_copy_of_prepared_searches_finds_the_same(kind, build, options, place, duplicate):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        module = build()
+    search = PenaltySearch(n_steps=8, batch_size=20)
+    y = LABELS if kind is QUAMClassifier else TARGET
+    weight = np.linspace(0.1, 2, len(X))
+    est = kind(module, search=search, **options, random_state=0).fit(X, y, sample_weight=weight)
+    assert est.cut_ == place
+    with parallel_config(backend="threading"):
+        before = answers(est, est._fitted, X_NEW[:4])
+        assert_identical(answers(est, duplicate(est._fitted), X_NEW[:4]), before)
+    other = copy.copy(est)
+    other._fitted = duplicate(est._fitted)
+    for found, wanted in zip(
+        other.adversarial_models(X_NEW[:1])[0], est.adversarial_models(X_NEW[:1])[0], strict=True
+    ):
+        assert found["target"] == wanted["target"]
+        assert found["divergence"] == wanted["divergence"]
+        for name, value in wanted["state_dict"].items():
+            assert torch.equal(found["state_dict"][name], value)
+
+
+@each_method
+def test_predicting_writes_nothing_to_the_estimator(method):
+    est = make_estimator(method).fit(*make_data(method))
+    rows = make_data(method, n_samples=5, seed=1)[0]
+    holders = [est, est._fitted, est._fitted.reference, est._fitted.models]
+    # The objects themselves, not only their numbers: none may be freed and replaced by another.
+    before = [dict(holder.__dict__) for holder in holders]
+    est.predict_uncertainty(rows)
+    est.predict_uncertainty(rows, return_diagnostics=True)
+    est.predict(rows)
+    est.predict(rows, return_uncertainty=True)
+    est.score_samples(rows)
+    if is_classifier(method):
+        est.predict_proba(rows)
+    if hasattr(est, "adversarial_models"):
+        est.adversarial_models(rows[:2])
+        est.search_traces(rows[:2])
+    for holder, attributes in zip(holders, before, strict=True):
+        assert holder.__dict__.keys() == attributes.keys()
+        assert all(holder.__dict__[name] is value for name, value in attributes.items())
+
+
+@each_method
+def test_what_was_fitted_cannot_be_changed(method):
+    est = make_estimator(method).fit(*make_data(method))
+    fitted = est._fitted
+    for frozen in filter(dataclasses.is_dataclass, (fitted, fitted.reference, fitted.models)):
+        for field in dataclasses.fields(frozen):
+            with pytest.raises(dataclasses.FrozenInstanceError):
+                setattr(frozen, field.name, None)

@@ -1,0 +1,184 @@
+"""Rows spread over workers, and chunks that have to fit the memory."""
+
+import threading
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from joblib import parallel_config
+from torch import nn
+
+from sklearn_quam import QUAMClassifier, QUAMRegressor, ReferenceClassifier
+from sklearn_quam._search import adversarial
+
+from ..networks import Dense
+from ..searches import quam
+
+
+class Unsendable(nn.Module):
+    """Holds something that cannot be pickled."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+        self.fields = {}
+
+    def forward(self, x):
+        return self.linear(x)
+
+    def __deepcopy__(self, memo):
+        duplicate = Unsendable()
+        duplicate.load_state_dict(self.state_dict())
+        duplicate.fields["lock"] = threading.Lock()
+        return duplicate
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 4)).astype(np.float32)
+    return X, np.digitize(X[:, 0], [-0.5, 0.5])
+
+
+@pytest.fixture(scope="module")
+def module():
+    torch.manual_seed(0)
+    return Dense(3).double()
+
+
+def make(module, **params):
+    return quam(QUAMClassifier, module, n_steps=8, random_state=0, **params)
+
+
+def searches_at_once(est, X):
+    limits = est._question(est._check_inputs(X)).limits
+    return est._fitted.models._searches_at_once(limits)
+
+
+def assert_same(first, second):
+    for a, b in zip(first, second, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("backend", ["loky", "threading"])
+@pytest.mark.parametrize("setting", ["given", "expected"])
+def test_workers_give_the_same_result(data, module, backend, setting):
+    X, y = data
+    alone = make(module, setting=setting).fit(X, y).predict_uncertainty(X[:11])
+    with parallel_config(backend=backend):
+        together = make(module, setting=setting, n_jobs=2).fit(X, y).predict_uncertainty(X[:11])
+    assert_same(together, alone)
+
+
+def test_workers_return_diagnostics_and_predictions(data, module):
+    X, y = data
+    alone, workers = make(module).fit(X, y), make(module, n_jobs=2).fit(X, y)
+    first, second = (
+        est.predict_uncertainty(X[:5], return_diagnostics=True)[1] for est in (alone, workers)
+    )
+    pd.testing.assert_frame_equal(second.to_frame(), first.to_frame(), rtol=1e-8)
+
+
+def test_threads_do_not_share_a_module_that_is_run_by_vmap(data):
+    X, y = data
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 3)).double()
+    alone = make(net).fit(X, y)
+    assert alone.execution_ == "vmap"
+    with parallel_config(backend="threading"):
+        workers = make(net, n_jobs=2).fit(X, y)
+        assert_same(workers.predict_uncertainty(X[:20]), alone.predict_uncertainty(X[:20]))
+
+
+def test_regression_with_workers(data):
+    X, _ = data
+    torch.manual_seed(0)
+    net = Dense(1).double()
+    options = {"n_steps": 8, "random_state": 0, "setting": "expected"}
+    alone, workers = (
+        quam(QUAMRegressor, net, n_jobs=n_jobs, **options).fit(X, X[:, 0]) for n_jobs in (None, 2)
+    )
+    assert_same(workers.predict_uncertainty(X[:7]), alone.predict_uncertainty(X[:7]))
+
+
+def test_a_cluster_of_processes_gives_the_same_result(data, module):
+    distributed = pytest.importorskip("distributed")
+    X, y = data
+    alone = make(module).fit(X, y).predict_uncertainty(X[:6])
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+        ) as cluster,
+        distributed.Client(cluster),
+        parallel_config(backend="dask"),
+    ):
+        together = make(module, n_jobs=2).fit(X, y).predict_uncertainty(X[:6])
+    assert_same(together, alone)
+
+
+def test_a_network_that_cannot_be_sent_says_what_to_do(data):
+    X, y = data
+    est = make(Unsendable(), n_jobs=2).fit(X, y)
+    with pytest.raises(TypeError, match=r"cannot be sent to worker processes.*threading"):
+        est.predict_uncertainty(X[:6])
+    with parallel_config(backend="threading"):
+        est.predict_uncertainty(X[:6])
+
+
+@pytest.mark.parametrize("limit", ["1KB", "40KB", "1GB"])
+@pytest.mark.parametrize("sampling", ["trajectory", "best"])
+def test_the_memory_limit_changes_nothing_but_the_memory(data, module, limit, sampling):
+    X, y = data
+    free = make(module, sampling=sampling).fit(X, y).predict_uncertainty(X[:7])
+    est = make(module, memory_limit=limit, sampling=sampling).fit(X, y)
+    assert_same(est.predict_uncertainty(X[:7]), free)
+
+
+def test_searches_at_once_follow_the_memory_limit(data, module):
+    X, y = data
+    one = make(module, memory_limit=1).fit(X, y)
+    assert searches_at_once(one, X) == 1
+    per_search = one._fitted.models.bytes_per_search
+    assert searches_at_once(make(module, memory_limit=5 * per_search).fit(X, y), X) == 5
+
+
+def test_running_out_of_memory_halves_the_searches(data, module, monkeypatch):
+    X, y = data
+    expected = make(module).fit(X, y).predict_uncertainty(X[:9])
+    sizes = []
+    search = adversarial.run_searches
+
+    def limited(problem, steps, query, original, target, watcher):
+        sizes.append(len(target))
+        if len(target) > 4:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return search(problem, steps, query, original, target, watcher)
+
+    monkeypatch.setattr(adversarial, "run_searches", limited)
+    est = make(module).fit(X, y)
+    assert_same(est.predict_uncertainty(X[:9]), expected)
+    assert max(sizes) > 4
+    assert sizes[-1] <= 4
+
+
+def test_running_out_of_memory_with_a_single_search_is_an_error(data, module, monkeypatch):
+    X, y = data
+
+    def never(*_, **__):
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(adversarial, "run_searches", never)
+    with pytest.raises(torch.OutOfMemoryError):
+        make(module).fit(X, y).predict_uncertainty(X[:3])
+
+
+def test_progress_bar_counts_the_rows_of_workers(data, module, capsys):
+    X, y = data
+    make(module, n_jobs=2, verbose=1).fit(X, y).predict_uncertainty(X[:9])
+    assert "9/9" in capsys.readouterr().err
+
+
+def test_reference_needs_no_workers(data, module):
+    X, y = data
+    assert not hasattr(ReferenceClassifier(module).fit(X, y), "n_jobs")

@@ -1,0 +1,578 @@
+"""Batched searches against a plain loop; divergence, early stops, what must not change."""
+
+import copy
+from dataclasses import fields
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+from torch import nn
+
+from sklearn_quam import LoRA, QUAMClassifier, QUAMRegressor
+from sklearn_quam._search import sampling as sampling_module
+
+from ..networks import (
+    IMAGES,
+    LABELS,
+    TARGET,
+    TWO_TARGETS,
+    X_NEW,
+    Apply,
+    MeanAndVariance,
+    Residual,
+    X,
+    dense,
+    fitted,
+    module_state,
+    tied,
+    train,
+)
+from ..searches import quam
+from .slow_search import SlowQUAM
+
+SHORT = {"n_steps": 12, "penalty_every": 4, "learning_rate": 0.02, "tol": 0.0, "random_state": 0}
+LABELS_WITH_NOISE = ((LABELS > 0) ^ (np.arange(len(X)) % 5 == 0)).astype(int)
+WEIGHTS = np.random.default_rng(1).uniform(0.1, 3.0, size=len(X))
+TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3}
+each_dtype = pytest.mark.parametrize("dtype", TOLERANCE, ids=["float64", "float32"])
+each_setting = pytest.mark.parametrize("setting", ["given", "expected"])
+
+
+def seeded(build, *args, dtype=torch.float32):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return build(*args).to(dtype)
+
+
+def convolutional():
+    return nn.Sequential(nn.Conv2d(2, 3, 3), nn.Tanh(), nn.Flatten(), nn.Linear(48, 3))
+
+
+class Branching(nn.Module):
+    """Takes every row by itself, along one of two ways: neither traced nor batched."""
+
+    def __init__(self, n_out=3):
+        super().__init__()
+        self.left, self.right, self.head = nn.Linear(4, 5), nn.Linear(4, 5), nn.Linear(5, n_out)
+
+    def forward(self, x):
+        rows = [self.left(row) if row[0] > 0 else self.right(row) for row in x]
+        return self.head(torch.tanh(torch.stack(rows)))
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.head = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+        self.second.weight = self.first.weight
+
+    def forward(self, x):
+        return self.head(x + self.second(torch.tanh(self.first(x))))
+
+
+def deep():
+    return nn.Sequential(
+        nn.Linear(4, 5),
+        nn.Sigmoid(),
+        nn.Linear(5, 6),
+        nn.ReLU(),
+        nn.Linear(6, 5, bias=False),
+        nn.Dropout(0.5),
+        nn.Linear(5, 3),
+    )
+
+
+class Case:
+    """A module with its data, and arguments of the estimator."""
+
+    def __init__(
+        self, build, execution, *args, data=X, y=LABELS, weight=None, n_epochs=30, **options
+    ):
+        self.build, self.args, self.execution, self.n_epochs = build, args, execution, n_epochs
+        self.X, self.y, self.weight, self.options = data, y, weight, options
+        self.X_new = X_NEW[:3] if data is X else IMAGES[:2] * 1.5
+
+    def compare(self, kind, dtype, *asked, rtol):
+        """Compare the estimator with the loop, for the same rows and what is asked for."""
+        module = seeded(self.build, *self.args, dtype=dtype)
+        train(module, self.X, self.y, self.n_epochs)
+        slow = None
+        for options in asked:
+            est = quam(kind, module, **{**SHORT, **self.options, **options})
+            est.fit(self.X, self.y, sample_weight=self.weight)
+            assert est.execution_ == self.execution
+            slow = slow or SlowQUAM(est, module, self.X, self.y, self.weight)
+            fast = est.predict_uncertainty(self.X_new, return_diagnostics=True)
+            assert_agree(fast, slow.uncertainty(self.X_new, **options), rtol)
+        return slow
+
+
+def assert_agree(fast, slow, rtol):
+    (uncertainty, diagnostics), (aleatoric, epistemic, size, n_steps) = fast, slow
+    np.testing.assert_allclose(uncertainty.aleatoric, aleatoric, rtol=rtol)
+    np.testing.assert_allclose(uncertainty.epistemic, epistemic, rtol=rtol)
+    np.testing.assert_allclose(diagnostics.effective_sample_size, size, rtol=rtol)
+    np.testing.assert_array_equal(diagnostics.n_steps, n_steps)
+    # There was something to compare, and models did not all weigh the same.
+    assert (epistemic > 1e-7).all()
+    assert np.ptp(size) > 0
+
+
+# The divergence has a small gradient at first, from which a search has to get away.
+UNTARGETED = {
+    "targets": "untargeted",
+    "penalty": 0.02,
+    "adam_epsilon": 1e-3,
+    "learning_rate": 0.06,
+}
+CLASSIFIERS = {
+    "all": Case(dense, "matmul"),
+    "last layer": Case(dense, "matmul", parameters="last_layer"),
+    "bias": Case(dense, "matmul", parameters="bias"),
+    "convolutional": Case(convolutional, "vmap", data=IMAGES),
+    "convolutional, last layer": Case(
+        convolutional, "matmul", data=IMAGES, parameters="last_layer"
+    ),
+    "control flow": Case(Branching, "loop", batch_size=10),
+    "tied": Case(Tied, "vmap"),
+    "tied chain": Case(tied, "matmul"),
+    "tied weight": Case(tied, "matmul", parameters=["0.weight", "4.bias"]),
+    "deep": Case(deep, "matmul", learning_rate=0.005),
+    "middle of a deep one": Case(deep, "matmul", parameters=["2.*", "4.weight"], n_epochs=10),
+    "low rank": Case(dense, "matmul", parameters=LoRA(rank=2)),
+    "weight decay": Case(dense, "matmul", weight_decay=0.3),
+    "bounded change": Case(dense, "matmul", max_change=0.3),
+    "bounded last layer": Case(dense, "matmul", max_change=0.1, parameters="last_layer"),
+    "two targets": Case(dense, "matmul", targets=2),
+    "steps by layer": Case(dense, "matmul", learning_rate="by_layer"),
+    "steps by layer, one layer": Case(
+        dense, "matmul", learning_rate="by_layer", parameters="last_layer"
+    ),
+    "steps by layer, biases": Case(dense, "matmul", learning_rate="by_layer", parameters="bias"),
+    "untargeted": Case(dense, "matmul", **UNTARGETED, n_epochs=5),
+    "untargeted last layer": Case(
+        dense, "matmul", **UNTARGETED, parameters="last_layer", max_change=0.5, n_epochs=8
+    ),
+    "untargeted low rank": Case(dense, "matmul", **UNTARGETED, parameters=LoRA(rank=2), n_epochs=8),
+    # Algorithm 1 of the paper: the most divergent model that is within the slack.
+    "untargeted best": Case(
+        dense, "matmul", **UNTARGETED, sampling="best", slack=0.3, temperature=1.0, n_epochs=5
+    ),
+    "sample weights": Case(dense, "matmul", weight=WEIGHTS),
+    "small batches": Case(dense, "matmul", batch_size=7),
+    "one logit": Case(dense, "matmul", 1, y=LABELS > 0, link="binary_logit"),
+    "early stop": Case(dense, "matmul", tol=0.02, slack=0.5, n_steps=30, learning_rate_decay=2.5),
+    "early stop, small batches": Case(
+        dense, "matmul", tol=0.02, slack=0.5, n_steps=30, learning_rate_decay=2.5, batch_size=10
+    ),
+    "best": Case(dense, "matmul", sampling="best", slack=0.1),
+    "best with weights": Case(dense, "matmul", sampling="best", slack=0.1, weight=WEIGHTS),
+}
+REGRESSORS = {
+    "all": Case(dense, "matmul", 1, y=TARGET),
+    "last layer": Case(dense, "matmul", 1, y=TARGET, parameters="last_layer"),
+    "control flow": Case(Branching, "loop", 1, y=TARGET, batch_size=10),
+    "two outputs": Case(dense, "matmul", 2, y=TWO_TARGETS),
+    "mean and variance": Case(MeanAndVariance, "vmap", y=TARGET),
+    "sample weights": Case(dense, "matmul", 1, y=TARGET, weight=WEIGHTS, weight_decay=0.1),
+    "early stop": Case(
+        dense, "matmul", 1, y=TARGET, tol=0.05, slack=0.5, n_steps=30, learning_rate_decay=2.5
+    ),
+    "early stop, small batches": Case(
+        dense,
+        "matmul",
+        1,
+        y=TARGET,
+        tol=0.05,
+        slack=0.5,
+        n_steps=30,
+        learning_rate_decay=2.5,
+        batch_size=10,
+    ),
+    "best": Case(
+        dense, "matmul", 1, y=TARGET, sampling="best", slack=5.0, max_change=0.5, temperature=1.0
+    ),
+    "trajectory": Case(dense, "matmul", 2, y=TWO_TARGETS, sampling="trajectory"),
+    "untargeted": Case(dense, "matmul", 2, y=TWO_TARGETS, targets="untargeted"),
+    "untargeted trajectory": Case(
+        dense, "matmul", 1, y=TARGET, targets="untargeted", sampling="trajectory"
+    ),
+}
+
+
+@each_dtype
+@pytest.mark.parametrize("case", CLASSIFIERS.values(), ids=list(CLASSIFIERS))
+def test_classifier_is_the_plain_loop(case, dtype):
+    settings = {"setting": "given"}, {"setting": "expected"}
+    case.compare(QUAMClassifier, dtype, *settings, rtol=TOLERANCE[dtype])
+
+
+@each_dtype
+@pytest.mark.parametrize("case", REGRESSORS.values(), ids=list(REGRESSORS))
+def test_regressor_is_the_plain_loop(case, dtype):
+    measures = (
+        {"setting": "given", "measure": "entropy"},
+        {"setting": "given", "measure": "variance"},
+        {"setting": "expected", "measure": "variance"},
+    )
+    case.compare(QUAMRegressor, dtype, *measures, rtol=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("name", ["all", "two outputs", "mean and variance"])
+def test_regressor_mixture_entropy_is_the_plain_loop(name):
+    # Quadrature against quadrature: nothing is merged in a short search.
+    options = {"setting": "expected", "measure": "entropy"}
+    REGRESSORS[name].compare(QUAMRegressor, torch.float64, options, rtol=1e-4)
+
+
+def test_the_loop_that_stops_early_is_compared_where_it_does():
+    slow = CLASSIFIERS["early stop"].compare(
+        QUAMClassifier, torch.float64, {"setting": "given"}, rtol=1e-8
+    )
+    n_steps = [steps for found in slow.found.values() for steps in found.n_steps]
+    assert min(n_steps) < max(n_steps)
+
+
+@each_setting
+def test_average_prediction_is_that_of_the_visited_models(setting):
+    module = seeded(dense, dtype=torch.float64)
+    est = quam(QUAMClassifier, module, setting=setting, **SHORT).fit(X, LABELS)
+    slow = SlowQUAM(est, module, X, LABELS)
+    row = torch.as_tensor(X_NEW[:1]).double()
+    visits = [sample for target in slow.search(row).visits for sample in target]
+    weights = np.exp([-max(v.increase, 0) / est.temperature_ for v in visits])
+    average = weights @ np.exp([v.prediction for v in visits]) / weights.sum()
+    given = slow.predict(module, row).detach().exp().numpy()[0]
+    expected = given if setting == "given" else average
+    np.testing.assert_allclose(est.predict_proba(X_NEW[:1])[0], expected, rtol=1e-9)
+
+
+# -- diverging searches --------------------------------------------------------------------
+
+
+def exponential(n_out=3):
+    """Overflows for inputs far out."""
+    module = nn.Sequential(nn.Linear(4, 6), Apply(torch.exp), nn.Linear(6, n_out))
+    with torch.no_grad():
+        module[0].weight.mul_(0.1)
+    return module
+
+
+def bad_row(build, *args):
+    """Return a row on which the network itself is finite, but not after a few steps."""
+    weight = seeded(build, *args)[0].weight[0].detach().numpy()
+    return 60 * weight / (weight @ weight)
+
+
+# A module, and arguments with which its bad row diverges.
+DIVERGING = {
+    "overflow": (exponential, {}),
+    "overflow, average prediction": (exponential, {"setting": "expected"}),
+    "overflow, two targets": (exponential, {"targets": 2}),
+    "overflow, first layer": (exponential, {"parameters": ["0.*"]}),
+    "overflow, one by one": (exponential, {"memory_limit": "1KB"}),
+    "overflow, early stop": (exponential, {"tol": 0.05, "slack": 1.0}),
+    "overflow, small batches": (exponential, {"batch_size": 10, "tol": 0.05, "slack": 1.0}),
+    "overflow, best": (exponential, {"sampling": "best", "setting": "expected"}),
+    "overflow, gaussian": (exponential, {"sampling": "gaussian"}),
+    "overflow, bounded": (exponential, {"max_change": 1.0}),
+    "overflow, low rank": (exponential, {"parameters": "lora"}),
+}
+each_divergence = pytest.mark.parametrize(
+    ("build", "options"), DIVERGING.values(), ids=list(DIVERGING)
+)
+
+
+@each_divergence
+def test_a_diverging_row_does_not_touch_the_others(build, options):
+    est = quam(QUAMClassifier, seeded(build), **{**SHORT, "learning_rate": 0.05, **options})
+    est.fit(X, LABELS)
+    rows, poisoned = X_NEW[:6].copy(), X_NEW[:6].copy()
+    poisoned[2] = bad_row(build)
+    others = np.arange(6) != 2
+    clean, clean_diagnostics = est.predict_uncertainty(rows, return_diagnostics=True)
+    u, diagnostics = est.predict_uncertainty(poisoned, return_diagnostics=True)
+    assert clean_diagnostics.n_diverged.sum() == 0
+    assert (diagnostics.n_diverged > 0).tolist() == [False, False, True, False, False, False]
+    for found, expected in zip(u, clean, strict=True):
+        np.testing.assert_array_equal(found[others], expected[others])
+        assert np.isfinite(found).all()
+    for field in fields(diagnostics):
+        found, expected = (getattr(d, field.name) for d in (diagnostics, clean_diagnostics))
+        np.testing.assert_array_equal(found[others], expected[others])
+
+
+@each_divergence
+def test_a_diverged_search_spends_no_more_steps(build, options):
+    est = quam(QUAMClassifier, seeded(build), **{**SHORT, "learning_rate": 0.05, **options})
+    est.fit(X, LABELS)
+    _, diagnostics = est.predict_uncertainty(bad_row(build)[None], return_diagnostics=True)
+    n_targets = options.get("targets", 3)
+    assert 0 < diagnostics.n_diverged[0] <= n_targets
+    assert diagnostics.n_steps[0] < n_targets * SHORT["n_steps"]
+    assert np.isfinite(diagnostics.standard_error).all()
+    assert diagnostics.effective_sample_size[0] >= 1
+
+
+def logarithmic():
+    """Undefined where a unit is below minus five."""
+    return nn.Sequential(nn.Linear(4, 6), Apply(lambda x: (x + 5).log()), nn.Linear(6, 3))
+
+
+def test_only_visits_before_the_divergence_count():
+    module = seeded(logarithmic, dtype=torch.float64)
+    options = {**SHORT, "learning_rate": 0.05}
+    est = quam(QUAMClassifier, module, **options, temperature=1.0).fit(X, LABELS)
+    rows = np.array([[-2.7, 1.8, 6.5, 4.7], [4.5, 0.5, -3.7, -4.6], [-6.3, 7.6, 6.7, 3.9]])
+    u, diagnostics = est.predict_uncertainty(rows, return_diagnostics=True)
+    assert diagnostics.n_diverged.tolist() == [3, 2, 3]
+    slow = SlowQUAM(est, module, X, LABELS)
+    for number, row in enumerate(torch.as_tensor(rows)):
+        given = slow.predict(module, row[None]).detach()[0].numpy()
+        visits = [
+            sample
+            for target in slow.search(row[None]).visits
+            for sample in until_divergence(target)
+        ]
+        weights = np.exp([-max(v.increase, 0) / est.temperature_ for v in visits])
+        divergence = np.array([slow.kl(given, v.prediction) for v in visits])
+        expected = weights @ divergence / weights.sum()
+        np.testing.assert_allclose(u.epistemic[number], expected, rtol=1e-8)
+        assert diagnostics.n_steps[number] == len(visits) - 3
+
+
+def until_divergence(visits):
+    for visit in visits:
+        if not (np.isfinite(visit.prediction).all() and np.isfinite(visit.increase)):
+            return
+        yield visit
+
+
+def test_regressor_leaves_out_diverging_rows():
+    est = quam(QUAMRegressor, seeded(exponential, 1), **{**SHORT, "learning_rate": 0.05}).fit(
+        X, TARGET
+    )
+    rows = X_NEW[:4].copy()
+    clean = est.predict_uncertainty(rows)
+    rows[1] = bad_row(exponential, 1)
+    u, diagnostics = est.predict_uncertainty(rows, return_diagnostics=True)
+    assert (diagnostics.n_diverged > 0).tolist() == [False, True, False, False]
+    np.testing.assert_array_equal(u.epistemic[[0, 2, 3]], clean.epistemic[[0, 2, 3]])
+    assert np.isfinite(u.epistemic).all()
+
+
+def test_draws_that_overflow_do_not_count():
+    # The best models are finite at these rows; some of the draws around them are not.
+    options = {**SHORT, "learning_rate": 0.01, "sampling": "gaussian", "slack": 1.0}
+    est = quam(QUAMClassifier, seeded(exponential), **options).fit(X, LABELS)
+    u = est.predict_uncertainty(np.linspace(0.6, 0.9, 30)[:, None] * bad_row(exponential))
+    assert all(np.isfinite(part).all() for part in u)
+
+
+@each_setting
+def test_a_row_that_the_given_network_fails_on_is_undefined(setting):
+    est = quam(QUAMClassifier, seeded(exponential), setting=setting, **SHORT).fit(X, LABELS)
+    rows = X_NEW[:4].copy()
+    clean = est.predict_uncertainty(rows)
+    rows[1] = 1e6
+    u, diagnostics = est.predict_uncertainty(rows, return_diagnostics=True)
+    for found, expected in zip(u, clean, strict=True):
+        np.testing.assert_array_equal(found[[0, 2, 3]], expected[[0, 2, 3]])
+        assert np.isnan(found[1])
+    assert diagnostics.n_diverged.tolist() == [0, 3, 0, 0]
+    assert diagnostics.rival[1] is None
+
+
+@pytest.mark.parametrize("sampling", ["trajectory", "best"])
+def test_a_temperature_may_be_too_small_for_single_precision(sampling):
+    module, found = seeded(dense), []
+    for temperature in (1e-30, 1e-60, 1e-300):
+        est = quam(QUAMClassifier, module, **SHORT, temperature=temperature, sampling=sampling)
+        found.append(est.fit(X, LABELS).predict_uncertainty(X_NEW[:3]).epistemic)
+    np.testing.assert_array_equal(found[1], found[0])
+    np.testing.assert_array_equal(found[2], found[0])
+
+
+# -- bounds --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("parameters", ["all", "last_layer"])
+@pytest.mark.parametrize("build", [dense, Branching, Residual])
+def test_no_model_changes_more_than_allowed(build, parameters):
+    module = seeded(build).double()
+    options = {**SHORT, "max_change": 0.05, "slack": 1e9, "parameters": parameters}
+    est = quam(QUAMClassifier, module, **options).fit(X, LABELS)
+    named = dict(module.named_parameters())
+    for model in est.adversarial_models(X_NEW[:1])[0]:
+        changes = [(model["state_dict"][n] - p).detach().nan_to_num() for n, p in named.items()]
+        size = float(torch.stack([change.square().sum() for change in changes]).sum().sqrt())
+        np.testing.assert_allclose(size, 0.05, rtol=1e-6)
+
+
+# -- early stop ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("targets", ["all", 2, "untargeted"])
+def test_without_tolerance_all_steps_are_spent(targets):
+    est = quam(QUAMClassifier, seeded(dense), **SHORT, targets=targets).fit(X, LABELS)
+    _, diagnostics = est.predict_uncertainty(X_NEW[:5], return_diagnostics=True)
+    n_targets = {"all": 3, "untargeted": 1}.get(targets, targets)
+    assert (diagnostics.n_steps == n_targets * SHORT["n_steps"]).all()
+
+
+@pytest.mark.parametrize(("tol", "n_steps"), [(10.0, 8), (0.0, 40)])
+def test_a_large_tolerance_stops_at_the_second_change_of_the_schedule(tol, n_steps):
+    options = {**SHORT, "tol": tol, "slack": 1e3, "n_steps": 40}
+    est = quam(QUAMClassifier, seeded(dense), **options).fit(X, LABELS)
+    _, diagnostics = est.predict_uncertainty(X_NEW, return_diagnostics=True)
+    assert (diagnostics.n_steps == 3 * n_steps).all()
+
+
+def test_a_search_that_does_not_explain_the_data_goes_on():
+    # Nothing explains the data as well as the most likely model does.
+    net = fitted(LogisticRegression(C=np.inf, tol=1e-10, max_iter=1000), X, LABELS_WITH_NOISE)
+    options = {**SHORT, "tol": 10.0, "n_steps": 40, "batch_size": 60, "learning_rate": 5e-3}
+    for slack, n_steps in ((0.0, 40), (1e3, 8)):
+        est = quam(QUAMClassifier, net, **options, slack=slack).fit(X, LABELS_WITH_NOISE)
+        _, diagnostics = est.predict_uncertainty(X_NEW, return_diagnostics=True)
+        assert (diagnostics.n_steps == 2 * n_steps).all()
+
+
+STOPPING = {**SHORT, "n_steps": 40, "learning_rate_decay": 2.0, "slack": 0.05}
+
+
+@pytest.mark.parametrize("sampling", ["trajectory", "best", "gaussian"])
+def test_a_row_does_not_depend_on_which_others_stopped(sampling):
+    module = seeded(dense, dtype=torch.float64)
+    options = {**STOPPING, "tol": 0.01, "sampling": sampling}
+    est = quam(QUAMClassifier, module, **options).fit(X, LABELS)
+    together = est.predict_uncertainty(X_NEW, return_diagnostics=True)
+    steps = together[1].n_steps
+    assert len(set(steps)) > 2  # rows stop at different times
+    assert steps.min() < 0.7 * steps.max()
+    early, late = steps <= np.median(steps), steps > np.median(steps)
+    for chosen in (early, late, steps == steps.max(), np.arange(len(steps)) == steps.argmax()):
+        part = est.predict_uncertainty(X_NEW[chosen], return_diagnostics=True)
+        np.testing.assert_array_equal(part[1].n_steps, steps[chosen])
+        np.testing.assert_array_equal(part[1].rival, together[1].rival[chosen])
+        np.testing.assert_allclose(part[0].epistemic, together[0].epistemic[chosen], rtol=1e-9)
+
+
+def test_early_stops_hardly_change_the_answer():
+    module = seeded(dense, dtype=torch.float64)
+    options = {**STOPPING, "tol": 3e-3, "learning_rate_decay": 4.0}
+    stopped = quam(QUAMClassifier, module, **options).fit(X, LABELS)
+    u, diagnostics = stopped.predict_uncertainty(X_NEW, return_diagnostics=True)
+    full = quam(QUAMClassifier, module, **{**options, "tol": 0.0}).fit(X, LABELS)
+    assert diagnostics.n_steps.mean() < 0.6 * 3 * options["n_steps"]
+    np.testing.assert_allclose(u.epistemic, full.predict_uncertainty(X_NEW).epistemic, rtol=0.02)
+
+
+# -- what must not change ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("parameters", ["all", "last_layer", "lora"])
+@pytest.mark.parametrize("build", [dense, Branching, Residual])
+def test_the_given_module_stays_bit_identical(build, parameters):
+    module = seeded(build).train()
+    next(module.parameters()).requires_grad_(False)
+    before = module_state(module)
+    est = quam(QUAMClassifier, module, **{**SHORT, "n_steps": 3}, parameters=parameters).fit(
+        X, LABELS
+    )
+    est.predict_uncertainty(X_NEW[:3])
+    est.adversarial_models(X_NEW[:1])
+    assert module_state(module) == before
+
+
+class Fussy(nn.Module):
+    """Refuses weights that have moved, once it is told to; cannot be traced or batched."""
+
+    strict = False
+
+    def __init__(self):
+        super().__init__()
+        self.layers = dense()
+        self.register_buffer("start", self.layers[0].weight.detach().clone())
+
+    def forward(self, x):
+        moved = float((self.layers[0].weight - self.start).abs().max().detach())
+        if Fussy.strict and moved > 0.05:
+            raise RuntimeError("moved too far")
+        return self.layers(x)
+
+
+@pytest.mark.parametrize("method", ["predict_uncertainty", "adversarial_models"])
+def test_an_error_within_a_search_leaves_everything_as_it_was(method, monkeypatch):
+    module = seeded(Fussy)
+    before = module_state(module)
+    est = quam(QUAMClassifier, module, **SHORT).fit(X, LABELS)
+    assert est.execution_ == "loop"
+    private = module_state(est._fitted.reference.module)
+    clean = est.predict_uncertainty(X_NEW[:2])
+    monkeypatch.setattr(Fussy, "strict", True)
+    with pytest.raises(RuntimeError, match="moved too far"):
+        getattr(est, method)(X_NEW[:2])
+    monkeypatch.undo()
+    assert module_state(module) == before
+    assert module_state(est._fitted.reference.module) == private
+    np.testing.assert_array_equal(est.predict_uncertainty(X_NEW[:2]).epistemic, clean.epistemic)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_an_interrupt_leaves_everything_as_it_was(error, monkeypatch):
+    module = seeded(dense)
+    before = module_state(module)
+    est = quam(QUAMClassifier, module, **SHORT).fit(X, LABELS)
+    clean = est.predict_uncertainty(X_NEW[:2])
+    calls = []
+    on_visit = sampling_module.TrajectorySampler.on_visit
+
+    def interrupted(self, visit):
+        calls.append(visit.step)
+        if len(calls) == 5:
+            raise error
+        on_visit(self, visit)
+
+    monkeypatch.setattr(sampling_module.TrajectorySampler, "on_visit", interrupted)
+    with pytest.raises(error):
+        est.predict_uncertainty(X_NEW[:2])
+    monkeypatch.undo()
+    assert module_state(module) == before
+    np.testing.assert_array_equal(est.predict_uncertainty(X_NEW[:2]).epistemic, clean.epistemic)
+
+
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("method", ["predict_uncertainty", "adversarial_models"])
+def test_searches_run_where_gradients_are_switched_off(context, method):
+    est = quam(QUAMClassifier, seeded(dense), **SHORT).fit(X, LABELS)
+    expected = getattr(est, method)(X_NEW[:2])
+    with context():
+        assert not torch.is_grad_enabled()
+        found = getattr(est, method)(X_NEW[:2])
+        assert not torch.is_grad_enabled()
+    if method == "predict_uncertainty":
+        np.testing.assert_array_equal(found.epistemic, expected.epistemic)
+    else:
+        assert [m["divergence"] for m in found[0]] == [m["divergence"] for m in expected[0]]
+
+
+def test_the_random_state_of_torch_is_left_alone():
+    est = quam(QUAMClassifier, seeded(dense), **{**SHORT, "random_state": None})
+    before = torch.get_rng_state()
+    est.fit(X, LABELS).predict_uncertainty(X_NEW[:2])
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_module_changed_after_fit_changes_nothing():
+    module = seeded(dense)
+    est = quam(QUAMClassifier, module, **SHORT).fit(X, LABELS)
+    expected = est.predict_uncertainty(X_NEW[:2])
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(1.0)
+    for duplicate in (est, copy.deepcopy(est)):
+        np.testing.assert_array_equal(
+            duplicate.predict_uncertainty(X_NEW[:2]).epistemic, expected.epistemic
+        )

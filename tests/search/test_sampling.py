@@ -1,0 +1,488 @@
+"""Which models count and how much; what the diagnostics say about them."""
+
+import gc
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.linear_model import LogisticRegression
+from torch import Tensor
+
+from sklearn_quam import QUAMClassifier, QUAMRegressor
+from sklearn_quam._posterior.accumulate import CategoricalPosterior, GaussianPosterior
+from sklearn_quam._search import sampling as sampling_module
+from sklearn_quam._search.problem import Problem
+
+from ..networks import LABELS, TARGET, TWO_TARGETS, WORDS, X_NEW, X, dense, fitted, train
+from ..searches import quam
+from .slow_search import SlowQUAM
+
+SHORT = {"n_steps": 20, "penalty_every": 5, "learning_rate": 0.02, "tol": 0.0, "random_state": 0}
+each_sampling = pytest.mark.parametrize("sampling", ["trajectory", "best", "gaussian"])
+each_task = pytest.mark.parametrize(
+    ("kind", "n_out", "y"),
+    [
+        pytest.param(QUAMClassifier, 3, LABELS, id="classes"),
+        pytest.param(QUAMRegressor, 1, TARGET, id="values"),
+        pytest.param(QUAMRegressor, 2, TWO_TARGETS, id="two values"),
+    ],
+)
+
+
+def trained(n_out, y, n_epochs=60):
+    """Return a network that has learnt something, in double precision."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return train(dense(n_out).double(), X, y, n_epochs)
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    return trained(3, LABELS)
+
+
+def result(estimator, rows=X_NEW[:8], y=LABELS):
+    return estimator.fit(X, y).predict_uncertainty(rows, return_diagnostics=True)
+
+
+def record(monkeypatch):
+    """Return a list that visits are copied to from now on."""
+    visits = []
+    on_visit = sampling_module.TrajectorySampler.on_visit
+
+    def recording(self, visit):
+        visits.append(
+            (
+                torch.cat(visit.prediction.parts, dim=1).detach().clone().numpy(),
+                visit.loss_increase.detach().clone().numpy(),
+                visit.alive.clone().numpy(),
+            )
+        )
+        on_visit(self, visit)
+
+    monkeypatch.setattr(sampling_module.TrajectorySampler, "on_visit", recording)
+    return visits
+
+
+# -- trajectory ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("setting", ["given", "expected"])
+@pytest.mark.parametrize("temperature", [1e-3, 0.1, 10.0, "auto"])
+@pytest.mark.parametrize("tol", [0.0, 0.05])
+def test_streamed_estimate_is_the_sum_over_recorded_visits(
+    classifier, monkeypatch, setting, temperature, tol
+):
+    visits = record(monkeypatch)
+    options = {**SHORT, "temperature": temperature, "tol": tol, "slack": 1.0, "n_steps": 30}
+    est = quam(QUAMClassifier, classifier, setting=setting, **options)
+    u, diagnostics = result(est)
+    given_proba = est.set_params(setting="given").predict_proba(X_NEW[:8])[:, None]
+    assert len(visits) == 31
+    log_proba, increase, alive = (np.array(part) for part in zip(*visits, strict=True))
+    assert alive.all()
+    # From (steps, rows x targets) to (rows, steps x targets).
+    log_proba = log_proba.reshape(31, 8, 3, 3).transpose(1, 0, 2, 3).reshape(8, 93, 3)
+    increase = increase.reshape(31, 8, 3).transpose(1, 0, 2).reshape(8, 93)
+    weights = np.exp(-np.maximum(increase, 0) / est.temperature_)
+    weights /= weights.sum(axis=1, keepdims=True)
+    if setting == "given":
+        divergence = (given_proba * (np.log(given_proba) - log_proba)).sum(axis=2)
+    else:
+        average = (weights[..., None] * np.exp(log_proba)).sum(axis=1, keepdims=True)
+        divergence = (np.exp(log_proba) * (log_proba - np.log(average))).sum(axis=2)
+    epistemic = (weights * divergence).sum(axis=1)
+    np.testing.assert_allclose(u.epistemic, epistemic, rtol=1e-9)
+    error = np.sqrt((weights**2 * (divergence - epistemic[:, None]) ** 2).sum(axis=1))
+    np.testing.assert_allclose(diagnostics.standard_error, error, rtol=1e-6)
+    size = 1 / (weights**2).sum(axis=1)
+    np.testing.assert_allclose(diagnostics.effective_sample_size, size, rtol=1e-9)
+
+
+@each_task
+def test_the_first_visit_of_every_search_is_the_given_network(kind, n_out, y, monkeypatch):
+    visits = record(monkeypatch)
+    est = quam(kind, trained(n_out, y), **SHORT, sampling="trajectory").fit(X, y)
+    est.predict_uncertainty(X_NEW[:3])
+    first, increase, _ = visits[0]
+    if kind is QUAMClassifier:
+        expected, got = est.predict_proba(X_NEW[:3]), np.exp(first)
+    else:
+        expected, got = est.predict(X_NEW[:3]).reshape(3, -1), first[:, :n_out]
+    n_targets = 3 if kind is QUAMClassifier else 2 * n_out
+    np.testing.assert_allclose(got, np.repeat(expected, n_targets, axis=0), rtol=1e-12)
+    np.testing.assert_allclose(increase, 0, atol=1e-12)
+
+
+def test_a_model_that_explains_the_data_better_counts_no_more_than_the_given_one(monkeypatch):
+    # An untrained network is easily improved on; a small temperature would make that count a lot.
+    visits = record(monkeypatch)
+    module = trained(3, LABELS, n_epochs=0)
+    _, diagnostics = result(quam(QUAMClassifier, module, temperature=1e-4, **SHORT))
+    increase = np.array([part[1] for part in visits])
+    assert (increase[-1] < -0.1).all()
+    improving = (increase.reshape(21, 8, 3) <= 0).sum(axis=(0, 2))
+    assert (diagnostics.effective_sample_size >= improving - 1e-9).all()
+
+
+@pytest.fixture
+def live_tensor_bytes():
+    """Return a function that tells the size of all tensors that were made from now on."""
+    gc.collect()
+    gc.freeze()
+
+    def count():
+        gc.collect()
+        tensors = [x for x in gc.get_objects() if issubclass(type(x), Tensor)]
+        storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
+        return sum(storages.values())
+
+    yield count
+    gc.unfreeze()
+
+
+@each_task
+@pytest.mark.parametrize("setting", ["given", "expected"])
+def test_memory_does_not_grow_with_the_steps(
+    kind, n_out, y, setting, monkeypatch, live_tensor_bytes
+):
+    early, late = [], []
+    est = quam(kind, trained(n_out, y, 5), setting=setting, **{**SHORT, "n_steps": 140}).fit(X, y)
+    sampler = sampling_module.SAMPLERS[est.sampling]
+    on_visit = sampler.on_visit
+
+    def counting(self, visit):
+        on_visit(self, visit)
+        if 60 <= visit.step < 80:
+            early.append(live_tensor_bytes())
+        if 120 <= visit.step < 140:
+            late.append(live_tensor_bytes())
+
+    monkeypatch.setattr(sampler, "on_visit", counting)
+    est.predict_uncertainty(X_NEW)
+    assert max(late) <= max(early)
+    assert min(early) > 1000  # something was counted
+
+
+# -- profile -------------------------------------------------------------------------------
+
+
+def test_a_profile_of_searches_that_cannot_move_is_the_given_network():
+    est = quam(QUAMRegressor, trained(1, TARGET), **SHORT, max_change=1e-30, setting="expected")
+    u, diagnostics = result(est, y=TARGET)
+    np.testing.assert_allclose(u.epistemic, 0, atol=1e-7)  # an entropy found by quadrature
+    assert np.isfinite(u.total).all()
+    assert (diagnostics.n_diverged == 0).all()
+
+
+@pytest.mark.parametrize("temperature", [1e-6, 1e-2, 1.0])
+def test_a_profile_widens_with_the_temperature(temperature):
+    found = [
+        result(quam(QUAMRegressor, trained(1, TARGET), **SHORT, temperature=t), y=TARGET)[
+            0
+        ].epistemic
+        for t in (temperature, 10 * temperature)
+    ]
+    assert (found[0] < found[1]).all()
+
+
+def test_untargeted_searches_have_a_profile():
+    u, _ = result(quam(QUAMRegressor, trained(1, TARGET), **SHORT, targets="untargeted"), y=TARGET)
+    assert (u.epistemic > 0).all()
+
+
+def test_only_regressors_have_a_profile():
+    with pytest.raises(ValueError, match="sampling"):
+        quam(QUAMClassifier, trained(3, LABELS), sampling="profile").fit(X, LABELS)
+
+
+# -- best and gaussian ---------------------------------------------------------------------
+
+
+@each_task
+@pytest.mark.parametrize("slack", [0.01, 0.3])
+def test_best_averages_the_most_divergent_feasible_models(kind, n_out, y, slack):
+    # At a huge temperature all models count alike: the given one and the best, for each target.
+    options = {**SHORT, "slack": slack, "temperature": 1e9, "sampling": "best"}
+    est = quam(kind, trained(n_out, y), **options).fit(X, y)
+    u, diagnostics = est.predict_uncertainty(X_NEW[:5], return_diagnostics=True)
+    models = est.adversarial_models(X_NEW[:5])
+    n_targets = len(models[0])
+    for row, found in enumerate(models):
+        assert all(m["loss_increase"] <= slack for m in found)
+        divergences = [m["divergence"] for m in found if m["feasible"]]
+        size = n_targets + len(divergences)
+        np.testing.assert_allclose(u.epistemic[row], sum(divergences) / size, rtol=1e-6)
+        np.testing.assert_allclose(diagnostics.effective_sample_size[row], size, rtol=1e-6)
+
+
+def test_a_larger_slack_finds_models_at_least_as_divergent(classifier):
+    divergences = []
+    for slack in (0.003, 0.03, 0.3):
+        est = quam(QUAMClassifier, classifier, **SHORT, slack=slack, temperature=0.1).fit(X, LABELS)
+        by_target = [
+            sorted(models, key=lambda m: m["target"])
+            for models in est.adversarial_models(X_NEW[:4])
+        ]
+        divergences.append([[m["divergence"] for m in models] for models in by_target])
+    assert (np.diff(divergences, axis=0) >= 0).all()
+    assert np.max(np.diff(divergences, axis=0)) > 0
+
+
+@each_task
+def test_gaussian_without_spread_repeats_the_best_models(kind, n_out, y, monkeypatch):
+    monkeypatch.setattr(sampling_module, "_SPREAD", 0.0)
+    options = {**SHORT, "slack": 0.2, "temperature": 0.1, "sampling": "gaussian"}
+    est = quam(kind, trained(n_out, y), **options).fit(X, y)
+    u, diagnostics = est.predict_uncertainty(X_NEW[:4], return_diagnostics=True)
+    copies = 1 + sampling_module._N_DRAWS
+    for row, models in enumerate(est.adversarial_models(X_NEW[:4])):
+        weights = np.exp([-max(m["loss_increase"], 0.0) / 0.1 for m in models])
+        weights = weights * [m["feasible"] for m in models]
+        divergence = np.array([m["divergence"] for m in models])
+        total = len(models) + copies * weights.sum()
+        np.testing.assert_allclose(
+            u.epistemic[row], copies * (weights @ divergence) / total, rtol=1e-6
+        )
+        size = total**2 / (len(models) + copies * (weights**2).sum())
+        np.testing.assert_allclose(diagnostics.effective_sample_size[row], size, rtol=1e-6)
+
+
+# With these every search of a few rows finds a feasible model.
+FINDING = {**SHORT, "slack": 0.5, "temperature": 0.2, "penalty": 6.0}
+
+
+@pytest.mark.parametrize(
+    ("kind", "n_out", "y", "targets"),
+    [(QUAMClassifier, 3, LABELS, [0, 1, 2]), (QUAMRegressor, 1, TARGET, ["up", "down"])],
+    ids=["classes", "values"],
+)
+def test_gaussian_draws_vary_by_a_quarter_of_the_change_that_was_found(
+    kind, n_out, y, targets, monkeypatch
+):
+    measured = []
+    measure = Problem.measure
+
+    def recording(self, free, *rest):
+        measured.append(free)
+        return measure(self, free, *rest)
+
+    module = trained(n_out, y)
+    est = quam(kind, module, **FINDING, sampling="gaussian").fit(X, y)
+    monkeypatch.setattr(Problem, "measure", recording)
+    est.predict_uncertainty(X_NEW[:1])
+    monkeypatch.undo()
+    draws = measured[-sampling_module._N_DRAWS :]
+    found = {model["target"]: model for model in est.adversarial_models(X_NEW[:1])[0]}
+    relative = []
+    for search, target in enumerate(targets):
+        assert found[target]["feasible"]
+        for name, start in module.named_parameters():
+            mode = found[target]["state_dict"][name]
+            around = torch.stack([free[name][search] for free in draws])
+            relative.append(((around - mode) / (mode - start.detach())).flatten())
+    relative = torch.cat(relative)
+    assert abs(float(relative.mean())) < 0.03
+    np.testing.assert_allclose(float(relative.std()), 0.25, rtol=0.1)
+
+
+@each_task
+@pytest.mark.parametrize("sampling", ["best", "gaussian"])
+def test_the_given_network_counts_once_for_each_target(kind, n_out, y, sampling, monkeypatch):
+    handed = []
+    posterior = CategoricalPosterior if kind is QUAMClassifier else GaussianPosterior
+    update = posterior.update
+
+    def recording(self, prediction, log_weights):
+        handed.extend(zip(prediction.expected(), log_weights, strict=True))
+        update(self, prediction, log_weights)
+
+    monkeypatch.setattr(posterior, "update", recording)
+    est = quam(kind, trained(n_out, y), **FINDING, sampling=sampling)
+    u, _ = result(est, X_NEW[:4], y=y)
+    assert (u.epistemic > 0).all()  # other models count, too
+    given = torch.as_tensor(
+        est.predict_proba(X_NEW[:4]) if kind is QUAMClassifier else est.predict(X_NEW[:4])
+    ).reshape(4, -1)
+    n_targets = 3 if kind is QUAMClassifier else 2 * n_out
+    for row in range(4):
+        same = [
+            float(weight[row])
+            for prediction, weight in handed
+            if torch.allclose(prediction[row], given[row], rtol=1e-12, atol=0)
+            and weight[row] > -torch.inf
+        ]
+        assert same == [0.0] * n_targets
+    per_target = 2 if sampling == "best" else 2 + sampling_module._N_DRAWS
+    assert len(handed) == n_targets * per_target
+
+
+@each_task
+def test_gaussian_samples_lie_around_the_best_models(kind, n_out, y):
+    found = {}
+    for sampling in ("best", "gaussian"):
+        options = {**SHORT, "slack": 0.2, "temperature": 0.2, "sampling": sampling, "penalty": 6.0}
+        found[sampling], _ = result(quam(kind, trained(n_out, y), **options), y=y)
+    ratio = found["gaussian"].epistemic / found["best"].epistemic
+    assert (ratio > 0.8).all()  # the best models weigh more, with the draws around them
+    assert (ratio < 4).all()
+    assert not np.allclose(ratio, 1, rtol=1e-3)
+
+
+@pytest.fixture(scope="module")
+def optimum():
+    """The most likely logistic regression: whatever is changed, the training loss grows."""
+    rng = np.random.default_rng(0)
+    y = (rng.random(60) < 1 / (1 + np.exp(-X[:, 0]))).astype(int)
+    return fitted(LogisticRegression(C=np.inf, tol=1e-10, max_iter=1000), X.astype(float), y), y
+
+
+@each_sampling
+def test_nothing_but_the_given_network_remains_at_the_optimum_without_slack(optimum, sampling):
+    net, y = optimum
+    options = {**SHORT, "batch_size": 60, "temperature": 1e-12, "slack": 0.0}
+    u, diagnostics = result(quam(QUAMClassifier, net, **options, sampling=sampling), X_NEW, y)
+    np.testing.assert_allclose(u.epistemic, 0, atol=1e-9)
+    np.testing.assert_allclose(diagnostics.effective_sample_size, 2, rtol=1e-3)
+    assert not diagnostics.feasible.any()
+
+
+def test_the_colder_the_less_epistemic_uncertainty_at_the_optimum(optimum):
+    net, y = optimum
+    options = {**SHORT, "batch_size": 60}
+    epistemic = [
+        result(quam(QUAMClassifier, net, **options, temperature=t), X, y)[0].epistemic
+        for t in (10.0, 0.1, 1e-3, 1e-5)
+    ]
+    assert (np.diff(epistemic, axis=0) < 0).all()
+    assert epistemic[-1].max() < 1e-3 < epistemic[0].max()
+
+
+# -- untargeted ----------------------------------------------------------------------------
+
+
+@each_task
+def test_an_untargeted_search_is_a_single_one(kind, n_out, y):
+    options = {**SHORT, "slack": 0.5, "sampling": "trajectory"}
+    est = quam(kind, trained(n_out, y), targets="untargeted", **options)
+    u, diagnostics = result(est, y=y)
+    assert (u.epistemic > 0).all()
+    assert (diagnostics.effective_sample_size <= 21).all()
+    (model,) = est.adversarial_models(X_NEW[:1])[0]
+    assert model["target"] is None
+
+
+# -- all of them ---------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    sampling=st.sampled_from(["trajectory", "best", "gaussian"]),
+    setting=st.sampled_from(["given", "expected"]),
+    temperature=st.floats(1e-6, 1e3),
+    slack=st.floats(0, 2),
+    n_steps=st.integers(1, 12),
+    targets=st.sampled_from(["all", 1, 2, "untargeted"]),
+    seed=st.integers(0, 5),
+)
+def test_measures_and_diagnostics_are_within_bounds(
+    sampling, setting, temperature, slack, n_steps, targets, seed
+):
+    est = quam(
+        QUAMClassifier,
+        NET,
+        sampling=sampling,
+        setting=setting,
+        temperature=temperature,
+        slack=slack,
+        n_steps=n_steps,
+        targets=targets,
+        learning_rate=0.05,
+        random_state=seed,
+        penalty_every=3,
+    )
+    u, d = result(est, X_NEW[:4])
+    n_targets = {"all": 3, "untargeted": 1}.get(targets, targets)
+    per_target = {"trajectory": n_steps + 1, "best": 2, "gaussian": 10}[sampling]
+    assert all(np.isfinite(part).all() for part in u)
+    assert (u.epistemic >= 0).all()
+    assert (u.aleatoric >= 0).all()
+    np.testing.assert_allclose(u.total, u.aleatoric + u.epistemic, rtol=1e-15)
+    assert (d.effective_sample_size >= 1 - 1e-9).all()
+    assert (d.effective_sample_size <= n_targets * per_target * (1 + 1e-9)).all()
+    assert (d.standard_error >= 0).all()
+    assert (d.n_steps <= n_targets * n_steps).all()
+    assert (d.n_diverged == 0).all()
+    found = np.array([rival is not None for rival in d.rival])
+    np.testing.assert_array_equal(np.isfinite(d.loss_increase), found)
+    # What found tells is compared as it is measured; slack is not a float32.
+    np.testing.assert_array_equal(d.feasible, found & (np.nan_to_num(d.loss_increase) <= slack))
+
+
+NET = trained(3, LABELS)
+
+
+@each_sampling
+@pytest.mark.parametrize("labels", [np.arange(3), WORDS, np.array([7, 8, 30])], ids=str)
+def test_the_rival_is_another_class_than_the_predicted_one(classifier, sampling, labels):
+    options = {**SHORT, "sampling": sampling, "n_steps": 40, "learning_rate": 0.05}
+    est = quam(QUAMClassifier, classifier, **options).fit(X, labels[LABELS])
+    _, diagnostics = est.predict_uncertainty(X_NEW, return_diagnostics=True)
+    predicted = est.predict(X_NEW)
+    found = [rival is not None for rival in diagnostics.rival]
+    assert 3 <= sum(found) < len(found)
+    for rival, label in zip(diagnostics.rival[found], predicted[found], strict=True):
+        assert rival in labels
+        assert rival != label
+        assert type(rival) is type(labels[0]) or isinstance(rival, (int, str))
+
+
+@pytest.mark.parametrize("sampling", ["trajectory", "best"])
+@pytest.mark.parametrize(
+    "schedule",
+    [{}, {"max_change": 0.5}, {"penalty": 0.2, "penalty_growth": 1.0, "learning_rate_decay": 1.0}],
+    ids=["coming back", "bounded", "going away"],
+)
+def test_the_rival_is_the_cheapest_model_that_disagrees(classifier, sampling, schedule):
+    options = {**SHORT, "sampling": sampling, "n_steps": 30, "learning_rate": 0.1, **schedule}
+    est = quam(QUAMClassifier, classifier, **options)
+    _, diagnostics = result(est, X_NEW[:4])
+    slow = SlowQUAM(est, classifier, X, LABELS)
+    label = est.predict(X_NEW[:4])
+    for row in range(4):
+        found = slow.search(torch.as_tensor(X_NEW[row : row + 1]).double())
+        # "best" looks at the models before every change of the schedule, else only the last ones.
+        first = 0 if sampling == "best" else -1
+        models = [s for candidates in found.candidates for s in candidates[first:]]
+        rivals = [s for s in models if s.prediction.argmax() != label[row]]
+        if not rivals:
+            assert diagnostics.rival[row] is None
+            continue
+        cheapest = min(rivals, key=lambda s: s.increase)
+        assert diagnostics.rival[row] == cheapest.prediction.argmax()
+        np.testing.assert_allclose(diagnostics.loss_increase[row], cheapest.increase, rtol=1e-6)
+        assert diagnostics.feasible[row] == (cheapest.increase <= est.temperature_)
+
+
+def test_rivals_of_a_regressor_go_up_or_down():
+    module = trained(1, TARGET)
+    options = {**SHORT, "sampling": "best", "n_steps": 30}
+    est = quam(QUAMRegressor, module, **options)
+    _, diagnostics = result(est, y=TARGET)
+    slow = SlowQUAM(est, module, X, TARGET)
+    assert set(diagnostics.rival) <= {"up", "down", None}
+    for row in range(8):
+        inputs = torch.as_tensor(X_NEW[row : row + 1]).double()
+        given_mean = float(slow.predict(module, inputs)[0, 0].detach())
+        scale = np.sqrt(est.noise_variance_[0])
+        models = [s for candidates in slow.search(inputs).candidates for s in candidates]
+        rivals = [s for s in models if abs(s.prediction[0] - given_mean) >= scale]
+        if not rivals:
+            assert diagnostics.rival[row] is None
+            continue
+        cheapest = min(rivals, key=lambda s: s.increase)
+        direction = "up" if cheapest.prediction[0] > given_mean else "down"
+        assert diagnostics.rival[row] == direction
+        np.testing.assert_allclose(diagnostics.loss_increase[row], cheapest.increase, rtol=1e-6)
