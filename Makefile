@@ -11,14 +11,19 @@ OUT ?= demo_output
 export OMP_WAIT_POLICY := PASSIVE
 export MPLBACKEND := Agg
 
-.PHONY: demo test test-min coverage lint docs bench check-peers dist clean
+.PHONY: demo test test-slow test-min coverage lint docs bench check-peers dist clean
 
 demo: $(VENV)/.installed-plots
 	$(BIN)/python examples/demo.py --out $(OUT)
 
 test: export OMP_NUM_THREADS := 1
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 -m "not slow"
+
+# What takes seconds each; continuous integration runs both.
+test-slow: export OMP_NUM_THREADS := 1
+test-slow: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -n 2 -m slow tests
 
 # The same with the lowest versions that setup.cfg allows. What old versions warn about is no error.
 test-min: export OMP_NUM_THREADS := 1

@@ -177,7 +177,9 @@ def numbers(est, data, rows):
     if hasattr(est, "adversarial_models"):
         models = est.adversarial_models(rows[:2])
         for name in ("divergence", "loss_increase"):
-            found["diagnostics"][f"models {name}"] = np.array([m[name] for ms in models for m in ms])
+            found["diagnostics"][f"models {name}"] = np.array(
+                [m[name] for ms in models for m in ms]
+            )
         traces = est.search_traces(rows[:1])[0]
         found["diagnostics"]["traces"] = np.concatenate([t["loss_increase"] for t in traces])
     return found

@@ -644,7 +644,7 @@ def test_a_net_that_fit_trains_may_be_asked_and_stored(method, X_new):
         restored = pickle.loads(pickle.dumps(est))
         assert_same_uncertainty(restored.predict_uncertainty(X_new), before, rtol=0, atol=0)
     est.set_params(estimator__alpha=0.5)
-    with pytest.raises(ValueError, match="estimator__alpha.* changed after fit"):
+    with pytest.raises(ValueError, match=r"estimator__alpha.* changed after fit"):
         est.predict_uncertainty(X_new)
 
 
@@ -658,7 +658,7 @@ def test_missing_values_of_transformers_are_no_change(method, X_new):
 def test_stored_estimators_know_what_they_were_fitted_with(fitted, X_new):
     restored = pickle.loads(pickle.dumps(fitted))
     restored.predict_uncertainty(X_new)
-    with pytest.raises(ValueError, match="random_state.* changed after fit"):
+    with pytest.raises(ValueError, match=r"random_state.* changed after fit"):
         restored.set_params(random_state=5).predict_uncertainty(X_new)
 
 

@@ -62,6 +62,7 @@ def test_every_public_name_has_an_example(path):
     assert ">>>" in public_object(path).__doc__
 
 
+@pytest.mark.slow
 def test_import_adds_nothing_heavy_to_what_scikit_learn_and_torch_import():
     heavy = ["matplotlib", "pandas", "laplace", "dask", "skorch"]
     code = (

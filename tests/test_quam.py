@@ -19,7 +19,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from torch import nn
 
-from sklearn_quam import LoRA, QUAMClassifier, QUAMRegressor
+from sklearn_quam import LoRA, PenaltySearch, QUAMClassifier, QUAMRegressor
 from sklearn_quam._network import free
 from sklearn_quam._network.split import SplitModule
 
@@ -106,6 +106,7 @@ def test_a_row_does_not_depend_on_the_other_rows(kind, chosen, rows):
     assert_same_rows(some, together, rows)
 
 
+@pytest.mark.slow
 @PROPERTY
 @given(kinds, options, st.sampled_from([1, "1KB", "20kB", "0.2MiB", "1GB"]))
 def test_results_do_not_depend_on_the_memory_limit(kind, chosen, limit):
@@ -132,6 +133,7 @@ def test_standard_errors_do_not_depend_on_the_memory_limit(kind, sampling, setti
     np.testing.assert_allclose(found.standard_error, default.standard_error, rtol=1e-5)
 
 
+@pytest.mark.slow
 @PROPERTY
 @given(kinds, options)
 def test_a_random_state_determines_everything(kind, chosen):
@@ -188,6 +190,7 @@ def test_a_cut_network_gives_the_same_as_the_whole(module, data, parameters, mon
     assert_same_rows(whole.predict_uncertainty(data[:6] * 2, return_diagnostics=True), cut)
 
 
+@pytest.mark.slow
 def test_single_precision_rows_are_as_independent_as_rounding_allows():
     est = quam(QUAMClassifier, seeded(dense), **{**SHORT, "n_steps": 40}).fit(X, LABELS)
     together = est.predict_uncertainty(X_NEW).epistemic[:10]
@@ -325,6 +328,7 @@ def test_losses_of_much_data_are_measured_on_a_part_of_them():
         np.testing.assert_allclose(model["loss_increase"], increase, rtol=1e-8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [X[:3], X_NEW[:3]], ids=["seen", "new"])
 def test_directions_of_a_fitted_regressor(rows):
     net = fitted(MLPRegressor(hidden_layer_sizes=(8,), solver="lbfgs", random_state=0), y=TARGET)
@@ -426,6 +430,7 @@ def test_linear_regression_ranks_as_the_posterior(seed, correlation, precision, 
     assert rank_correlation(QUAMRegressor, problem, **arguments) > 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(
     ("correlation", "arguments"),
@@ -440,6 +445,7 @@ def test_logistic_regression_ranks_as_the_posterior(seed, correlation, arguments
     assert rank_correlation(QUAMClassifier, problem, **arguments) > 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("n_features", "C"),
     [(2, np.inf), (4, np.inf), (2, 1.0)],
@@ -454,6 +460,7 @@ def test_logistic_regression_ranks_as_the_posterior_on_average(n_features, C):
     assert np.mean(found) > 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", ["given", "expected"])
 @pytest.mark.parametrize("correlation", [0.0, 0.5, 0.9])
 def test_profile_of_linear_regression_is_the_posterior(correlation, setting):
@@ -478,6 +485,7 @@ def test_profile_of_mini_batches_is_the_posterior(n_rows):
     np.testing.assert_allclose(est.predict_uncertainty(X_test).epistemic, variance, rtol=0.2)
 
 
+@pytest.mark.slow
 def test_linear_regression_comes_close_to_the_closed_form():
     # A search that balances c * loss against the shift ends N * leverage / c standard deviations
     # away: for one penalty weight the divergence of the last model is known.
@@ -568,6 +576,7 @@ def sine():
     return fitted(net, x, y), x, y
 
 
+@pytest.mark.slow
 @each_setting
 @pytest.mark.parametrize("measure", ["entropy", "variance"])
 def test_regressor_knows_a_sine_where_it_has_seen_it(setting, measure):
@@ -748,3 +757,8 @@ def test_what_is_searched_is_told(parameters, size, names):
     est = quam(QUAMClassifier, dense(), parameters=parameters, **SHORT).fit(X, LABELS)
     assert est.n_parameters_searched_ == size
     assert est.parameter_names_ == names
+
+
+def test_a_class_in_place_of_a_search_says_what_to_pass():
+    with pytest.raises(TypeError, match=r"search is a class: pass an object, PenaltySearch"):
+        QUAMClassifier(dense(), search=PenaltySearch).fit(X, LABELS)

@@ -7,6 +7,7 @@ is predicted for: rows, models and rows, searches.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Self
@@ -103,6 +104,13 @@ class Prediction:
         fine = torch.stack([torch.isfinite(part).all(dim=-1) for part in self.parts])
         return fine.all(dim=0)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return to_arrays(self.parts)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for part, tensor in zip(fields(self), from_arrays(state), strict=True):  # type: ignore[arg-type]
+            object.__setattr__(self, part.name, tensor)
+
     @classmethod
     def cat(cls, predictions: Sequence[Self], dim: int = 0) -> Self:
         """Return predictions one after the other."""
@@ -193,6 +201,24 @@ class Gaussian(Prediction):
         shift = (self.mean - other.mean) ** 2 / other.variance
         excess = (ratio - 1) - ratio.log()
         return 0.5 * (excess + shift).sum(dim=-1).clamp(min=0)
+
+
+def to_arrays(tensors: Sequence[Tensor | None]) -> dict[str, Any]:
+    """Return tensors as they are stored: as arrays, which joblib maps into workers' memory."""
+    arrays = [None if tensor is None else tensor.detach().cpu().numpy() for tensor in tensors]
+    device = next(str(tensor.device) for tensor in tensors if tensor is not None)
+    return {"arrays": arrays, "device": device}
+
+
+def from_arrays(state: dict[str, Any]) -> list[Any]:
+    """Return the tensors that `to_arrays` was given."""
+    with warnings.catch_warnings():
+        # Arrays that are mapped into memory are read-only, and nothing here writes to them.
+        warnings.simplefilter("ignore", UserWarning)
+        return [
+            None if array is None else torch.as_tensor(array, device=state["device"])
+            for array in state["arrays"]
+        ]
 
 
 def replace_rows(old: Tensor, index: Tensor, where: Tensor, new: Tensor) -> Tensor:

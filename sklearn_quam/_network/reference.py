@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +23,7 @@ from .likelihood import (
     infer_link,
 )
 from .limits import batches
-from .predictions import Prediction
+from .predictions import Prediction, from_arrays, to_arrays
 
 Rows = tuple[Tensor, ...]
 
@@ -162,26 +161,13 @@ class TrainingSet:
         """Return the losses of rows (the last axis) times their sample weights."""
         return losses if self.weight is None else losses * self.weight[index]
 
-    # Stored as arrays: joblib maps arrays into the memory of its workers instead of copying them.
     def __getstate__(self) -> dict[str, Any]:
-        tensors = (*self.rows, self.target, self.weight, self.losses)
-        arrays = [None if t is None else t.cpu().numpy() for t in tensors]
-        return {"arrays": arrays, "device": str(self.target.device)}
+        return to_arrays((*self.rows, self.target, self.weight, self.losses))
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        with warnings.catch_warnings():
-            # Arrays that are mapped into memory are read-only, and nothing here writes to them.
-            warnings.simplefilter("ignore", UserWarning)
-            tensors = [
-                None if array is None else torch.as_tensor(array, device=state["device"])
-                for array in state["arrays"]
-            ]
-        *rows, target, weight, losses = tensors
-        for name, value in zip(
-            ("rows", "target", "weight", "losses"),
-            (tuple(rows), target, weight, losses),
-            strict=True,
-        ):
+        *rows, target, weight, losses = from_arrays(state)
+        values = {"rows": tuple(rows), "target": target, "weight": weight, "losses": losses}
+        for name, value in values.items():
             object.__setattr__(self, name, value)
 
 

@@ -6,7 +6,7 @@ can be stored, copied and sent to workers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -108,24 +108,32 @@ class FittedMethod:
         found = self.models.sample(inputs, original, posterior, question)
         return summarise(posterior, question, self.diagnostics, found)
 
-    def results_within_memory(self, inputs: Tensor, question: Question) -> RowResults:
-        """Work on rows together, or on fewer where an accelerator runs out of memory."""
+    def results_of_chunks(
+        self, chunks: Iterable[Tensor], question: Question
+    ) -> Iterator[RowResults]:
+        """Yield the results of one chunk of rows after the other."""
+        for inputs in chunks:
+            results, question = self._within_memory(inputs, question)
+            yield results
+
+    def _within_memory(self, inputs: Tensor, question: Question) -> tuple[RowResults, Question]:
+        """Work on rows together, or on fewer where an accelerator runs out of memory.
+
+        The question comes back with limits that were found to be small enough.
+        """
         try:
-            return self.results(inputs, question)
+            return self.results(inputs, question), question
         except torch.OutOfMemoryError:
             smaller = getattr(self.models, "smaller_limits", lambda _: None)(question.limits)
             if smaller is None:
                 raise
         question = replace(question, limits=smaller)
-        halves = [half for half in inputs.tensor_split(2) if len(half)]
-        return join([self.results_within_memory(half, question) for half in halves])
-
-    def results_of_chunks(
-        self, inputs: Tensor, question: Question, chunks: list[slice]
-    ) -> Iterator[RowResults]:
-        """Yield the results of one chunk after the other."""
-        for rows in chunks:
-            yield self.results_within_memory(inputs[rows], question)
+        parts = []
+        for half in inputs.tensor_split(2):
+            if len(half):
+                results, question = self._within_memory(half, question)
+                parts.append(results)
+        return join(parts), question
 
 
 def summarise(

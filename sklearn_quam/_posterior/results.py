@@ -169,7 +169,8 @@ class ChainDiagnostics(Diagnostics):
     >>> from sklearn.linear_model import LinearRegression
     >>> from sklearn_quam import HMCRegressor
     >>> X, y = [[0.0], [1.0], [2.0], [3.0]], [0.0, 1.2, 1.9, 3.1]
-    >>> est = HMCRegressor(LinearRegression().fit(X, y), random_state=0).fit(X, y)
+    >>> net = LinearRegression().fit(X, y)
+    >>> est = HMCRegressor(net, n_leapfrog=10, random_state=0).fit(X, y)
     >>> u, diagnostics = est.predict_uncertainty([[1.5]], return_diagnostics=True)
     >>> bool(diagnostics.r_hat[0] < 1.1)
     True

@@ -76,7 +76,5 @@ def _work(
         torch.set_num_threads(1)
     device = fitted.reference.device
     with computing():
-        return [
-            fitted.results_within_memory(torch.tensor(part, device=device), question)
-            for part in rows
-        ]
+        chunks = (torch.tensor(part, device=device) for part in rows)
+        return list(fitted.results_of_chunks(chunks, question))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from sklearn.base import BaseEstimator
@@ -17,7 +17,7 @@ from .._network.free import Free, draw_batches
 from .._network.predictions import Categorical, Prediction
 from .._network.reference import Rows
 from .problem import Problem
-from .steps import Evaluation, State
+from .steps import BatchedSteps, Drawn, Evaluation, State
 
 # learning_rate="by_layer": for a tensor with one input, and where a single layer is searched.
 _LEARNING_RATE_OF_ONE_INPUT = 0.1
@@ -150,6 +150,7 @@ class PenaltySearch(BaseEstimator):
         by_layer = chosen["learning_rate"] == "by_layer"
         return PenaltySteps(
             batches=batches.to(problem.training.target.device),
+            drawn=drawn,
             schedule=Schedule(
                 _LEARNING_RATE_OF_ONE_INPUT if by_layer else float(chosen["learning_rate"]),
                 self.learning_rate_decay,
@@ -165,7 +166,6 @@ class PenaltySearch(BaseEstimator):
             window=min(self.penalty_every, -(-n_rows // self.batch_size)),
             tolerance=self.tol,
             perturbation=_PERTURBATION if problem.targets.untargeted else 0.0,
-            drawn=drawn,
         )
 
 
@@ -251,23 +251,14 @@ class PenaltyEvaluation(Evaluation):
     last_increases: Tensor
 
 
-class Drawn(NamedTuple):
-    """What mini-batches were drawn with; see `draw_batches`."""
-
-    n_rows: int
-    batch_size: int
-    n_batches: int
-    generator_state: Tensor
-
-
 @dataclass(frozen=True, eq=False)
-class PenaltySteps:
+class PenaltySteps(BatchedSteps):
     """Adam steps down the loss of the target and a penalty on the training loss.
 
     Parameters
     ----------
-    batches : Tensor of shape (n_steps + 1, batch_size)
-        Numbers of the training rows of each step.
+    batches, drawn
+        See `BatchedSteps`; a mini-batch for each step, and for the last model.
     schedule : Schedule
         Learning rate and penalty of each step.
     scale : dict of float
@@ -281,11 +272,8 @@ class PenaltySteps:
         See `PenaltySearch`, ``tol``.
     perturbation : float
         Size of a random first displacement, relative to the free parameters.
-    drawn : Drawn or None
-        What draws the mini-batches again: they are not stored, as there may be thousands of them.
     """
 
-    batches: Tensor
     schedule: Schedule
     scale: dict[str, float]
     adam_epsilon: float = 1e-8
@@ -294,20 +282,6 @@ class PenaltySteps:
     window: int = 1
     tolerance: float = 0.0
     perturbation: float = 0.0
-    drawn: Drawn | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        if self.drawn is None:
-            return self.__dict__
-        return {**self.__dict__, "batches": self.batches.device}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        if state["drawn"] is not None:
-            drawn, generator = state["drawn"], torch.Generator()
-            generator.set_state(drawn.generator_state)
-            batches = draw_batches(drawn.n_rows, drawn.batch_size, drawn.n_batches, generator)
-            state = {**state, "batches": batches.to(state["batches"])}
-        self.__dict__.update(state)
 
     @property
     def n_steps(self) -> int:

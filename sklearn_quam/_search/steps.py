@@ -7,11 +7,12 @@ A kind of step is a frozen object with pure functions of a small state, ``init``
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+import torch
 from torch import Tensor
 
-from .._network.free import Free
+from .._network.free import Free, draw_batches
 from .._network.predictions import Prediction
 from .._network.reference import Rows
 from .problem import Problem
@@ -85,3 +86,37 @@ class Steps(Protocol):
 
     def bytes_per_search(self, problem: Problem, query: Rows) -> int:
         """Return the memory that one more search needs, measured on a few rows."""
+
+
+class Drawn(NamedTuple):
+    """What mini-batches were drawn with; see `draw_batches`."""
+
+    n_rows: int
+    batch_size: int
+    n_batches: int
+    generator_state: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class BatchedSteps:
+    """Steps that see mini-batches; these are drawn again, not stored: there may be thousands.
+
+    Parameters
+    ----------
+    batches : Tensor of shape (n_batches, batch_size)
+        Numbers of the training rows of each mini-batch.
+    drawn : Drawn
+        What they were drawn with.
+    """
+
+    batches: Tensor
+    drawn: Drawn
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "batches": self.batches.device}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        drawn, generator = state["drawn"], torch.Generator()
+        generator.set_state(drawn.generator_state)
+        batches = draw_batches(drawn.n_rows, drawn.batch_size, drawn.n_batches, generator)
+        self.__dict__.update({**state, "batches": batches.to(state["batches"])})

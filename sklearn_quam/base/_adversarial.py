@@ -45,6 +45,8 @@ class AdversarialSearch(WeightChanging):
     n_jobs: int | None
 
     def _fit_models(self, fit: FitData) -> AdversarialModels:
+        if isinstance(self.search, type):
+            raise TypeError(f"search is a class: pass an object, {self.search.__name__}(...).")
         search = SEARCHES[self.search]() if isinstance(self.search, str) else self.search
         search._validate_params()
         if self.temperature == "auto":

@@ -276,7 +276,7 @@ class BaseUncertaintyEstimator(WrapsNetwork):
         chunks = self._fitted.chunks(inputs, question.limits)
         if question.limits.n_workers > 1 and len(chunks) > 1:
             return results_of_workers(self._fitted, inputs, question, chunks)
-        return self._fitted.results_of_chunks(inputs, question, chunks)
+        return self._fitted.results_of_chunks((inputs[rows] for rows in chunks), question)
 
     def _predict_outputs(self, X: Any) -> np.ndarray:
         """Return probabilities or means of the setting; the given model's need no sampling."""

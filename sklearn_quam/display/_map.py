@@ -75,11 +75,11 @@ class UncertaintyMapDisplay:
     --------
     >>> from sklearn.datasets import make_blobs
     >>> from sklearn.linear_model import LogisticRegression
-    >>> from sklearn_quam import QUAMClassifier
+    >>> from sklearn_quam import PenaltySearch, QUAMClassifier
     >>> from sklearn_quam.display import UncertaintyMapDisplay
     >>> X, y = make_blobs(centers=[[-3, 0], [3, 0]], random_state=0)
     >>> net = LogisticRegression().fit(X, y)
-    >>> est = QUAMClassifier(net, n_steps=20, random_state=0).fit(X, y)
+    >>> est = QUAMClassifier(net, search=PenaltySearch(n_steps=20), random_state=0).fit(X, y)
     >>> display = UncertaintyMapDisplay.from_estimator(est, X, y, grid_resolution=10)
     >>> display.uncertainty.epistemic.shape
     (10, 10)

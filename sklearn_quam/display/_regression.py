@@ -56,11 +56,12 @@ class RegressionUncertaintyDisplay:
     --------
     >>> import numpy as np
     >>> from sklearn.linear_model import Ridge
-    >>> from sklearn_quam import QUAMRegressor
+    >>> from sklearn_quam import PenaltySearch, QUAMRegressor
     >>> from sklearn_quam.display import RegressionUncertaintyDisplay
     >>> X = np.linspace(-2, 2, 50)[:, None]
     >>> y = X[:, 0] + 0.1 * np.random.default_rng(0).normal(size=50)
-    >>> est = QUAMRegressor(Ridge().fit(X, y), n_steps=20, random_state=0).fit(X, y)
+    >>> search = PenaltySearch(n_steps=20)
+    >>> est = QUAMRegressor(Ridge().fit(X, y), search=search, random_state=0).fit(X, y)
     >>> display = RegressionUncertaintyDisplay.from_estimator(est, X, y, grid_resolution=20)
     >>> display.mean.shape
     (20,)

@@ -58,11 +58,11 @@ class UncertainSamplesDisplay:
     --------
     >>> from sklearn.datasets import load_digits
     >>> from sklearn.linear_model import LogisticRegression
-    >>> from sklearn_quam import QUAMClassifier
+    >>> from sklearn_quam import PenaltySearch, QUAMClassifier
     >>> from sklearn_quam.display import UncertainSamplesDisplay
     >>> X, y = load_digits(n_class=3, return_X_y=True)
     >>> net = LogisticRegression(max_iter=1000).fit(X / 16, y)
-    >>> est = QUAMClassifier(net, n_steps=20, random_state=0).fit(X / 16, y)
+    >>> est = QUAMClassifier(net, search=PenaltySearch(n_steps=20), random_state=0).fit(X / 16, y)
     >>> display = UncertainSamplesDisplay.from_estimator(est, X[:20] / 16, n_images=4)
     >>> display.images.shape
     (20, 8, 8)

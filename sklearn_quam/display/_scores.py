@@ -61,11 +61,11 @@ class UncertaintyHistogramDisplay:
     --------
     >>> from sklearn.datasets import load_iris
     >>> from sklearn.linear_model import LogisticRegression
-    >>> from sklearn_quam import QUAMClassifier
+    >>> from sklearn_quam import PenaltySearch, QUAMClassifier
     >>> from sklearn_quam.display import UncertaintyHistogramDisplay
     >>> X, y = load_iris(return_X_y=True)
     >>> net = LogisticRegression().fit(X, y)
-    >>> est = QUAMClassifier(net, n_steps=20, random_state=0).fit(X, y)
+    >>> est = QUAMClassifier(net, search=PenaltySearch(n_steps=20), random_state=0).fit(X, y)
     >>> display = UncertaintyHistogramDisplay.from_estimator(est, X[::5], -X[::5], log=True)
     >>> display.uncertainty_ood.shape
     (30,)
@@ -249,11 +249,11 @@ class AccuracyRejectionDisplay:
     --------
     >>> from sklearn.datasets import load_iris
     >>> from sklearn.linear_model import LogisticRegression
-    >>> from sklearn_quam import QUAMClassifier, ReferenceClassifier
+    >>> from sklearn_quam import PenaltySearch, QUAMClassifier, ReferenceClassifier
     >>> from sklearn_quam.display import AccuracyRejectionDisplay
     >>> X, y = load_iris(return_X_y=True)
     >>> net = LogisticRegression().fit(X, y)
-    >>> est = QUAMClassifier(net, n_steps=20, random_state=0).fit(X, y)
+    >>> est = QUAMClassifier(net, search=PenaltySearch(n_steps=20), random_state=0).fit(X, y)
     >>> display = AccuracyRejectionDisplay.from_estimator(est, X, y, name="QUAM")
     >>> est = ReferenceClassifier(net).fit(X, y)
     >>> display = AccuracyRejectionDisplay.from_estimator(

@@ -61,11 +61,11 @@ class SearchTraceDisplay:
     --------
     >>> from sklearn.datasets import load_iris
     >>> from sklearn.linear_model import LogisticRegression
-    >>> from sklearn_quam import QUAMClassifier
+    >>> from sklearn_quam import PenaltySearch, QUAMClassifier
     >>> from sklearn_quam.display import SearchTraceDisplay
     >>> X, y = load_iris(return_X_y=True)
     >>> net = LogisticRegression().fit(X, y)
-    >>> est = QUAMClassifier(net, n_steps=20, random_state=0).fit(X, y)
+    >>> est = QUAMClassifier(net, search=PenaltySearch(n_steps=20), random_state=0).fit(X, y)
     >>> display = SearchTraceDisplay.from_estimator(est, X[77])
     >>> display.divergence[0].shape
     (21,)

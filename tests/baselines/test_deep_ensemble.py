@@ -323,6 +323,7 @@ def test_more_members_are_added_to_those_that_were_there():
         np.testing.assert_array_equal(a.coefs_[0], b.coefs_[0])
 
 
+@pytest.mark.slow
 def test_number_of_jobs_changes_nothing():
     est = DeepEnsembleClassifier(mlp(), n_estimators=3, random_state=0)
     one, two = (clone(est).set_params(n_jobs=n_jobs).fit(X, LABELS) for n_jobs in (1, 2))

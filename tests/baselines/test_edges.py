@@ -118,6 +118,7 @@ def test_what_contains_a_layer_has_the_last_word_about_its_weights():
     assert (attention.out_proj.bias == 0).all()
 
 
+@pytest.mark.slow
 def test_threads_change_nothing():
     net = NeuralNetClassifier(Dense, criterion=nn.CrossEntropyLoss, **{**QUIET, "max_epochs": 10})
     est = DeepEnsembleClassifier(net, n_estimators=6, random_state=0)
@@ -162,6 +163,7 @@ def test_several_threads_may_ask_one_estimator():
         np.testing.assert_allclose(epistemic, alone, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [SWAGRegressor, CyclicalSGHMCRegressor])
 def test_sorted_rows_make_nothing_diverge(method):
     rows = np.linspace(0, 100, 2000)[:, None]

@@ -253,6 +253,7 @@ def linear_fit():
     return regressor(n_samples=500, n_warmup=100, n_leapfrog=6).fit(X, Y)
 
 
+@pytest.mark.slow
 def test_weights_of_linear_regression_have_the_closed_form_moments(linear_fit):
     mean, covariance = linear_posterior(X, Y)
     draws = flat(linear_fit)
@@ -283,6 +284,7 @@ def test_predictions_of_linear_regression_have_the_closed_form_moments(linear_fi
     np.testing.assert_allclose(diagnostics.standard_error, expected, rtol=0.25)
 
 
+@pytest.mark.slow
 def test_sample_weights_are_exponents_of_the_likelihood():
     weight = np.where(np.arange(len(X)) < 10, 4.0, 0.5)
     est = regressor(n_samples=250, n_warmup=80, n_leapfrog=6).fit(X, Y, sample_weight=weight)
@@ -298,6 +300,7 @@ def test_sample_weights_are_exponents_of_the_likelihood():
     assert (np.abs(est.predict(X_NEW) - unweighted) > FIVE * error).any()
 
 
+@pytest.mark.slow
 def test_logistic_regression_agrees_with_quadrature():
     x, prior = X[:, :1], 0.4
     grid = np.linspace(-8, 8, 321)
@@ -404,6 +407,7 @@ def test_r_hat_of_frozen_chains_is_infinite():
 # The effective sample size is the smaller one of predictions and of their squared deviations. In an
 # AR(1) chain with positive correlation it is that of predictions: squared distances from the middle
 # of the chains are less correlated, and their error is overestimated.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "correlation", "size", "overestimated"),
     [
@@ -467,6 +471,7 @@ def chunks(est):
     return est._fitted.chunks(inputs, est._question(inputs).limits)
 
 
+@pytest.mark.slow
 def test_chunks_of_rows_and_groups_of_models_change_nothing(monkeypatch):
     whole = short(n_samples=20).fit(X, Y)
     expected, diagnostics = whole.predict_uncertainty(X, return_diagnostics=True)

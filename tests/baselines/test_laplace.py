@@ -289,6 +289,7 @@ def test_a_single_weight_has_nearly_the_posterior_of_brute_force():
 # -- prior precision -----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @exact_structures
 def test_the_most_likely_precision_maximises_the_evidence(structure):
     module = linear(posterior(X64, TARGET64)[0])
@@ -329,6 +330,7 @@ def test_no_other_precision_has_a_larger_evidence(parameters, structure):
     close(others[3], est.log_marginal_likelihood_, 1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [regressor, classifier])
 def test_the_grid_prefers_what_predicts_held_out_rows_best(make):
     """Targets that the network knows nothing of ask for doubt, those it knows for none."""
@@ -378,6 +380,7 @@ def test_senseless_precisions_are_refused(value):
         classifier(dense(), prior_precision=value).fit(X64, LABELS)
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(st.floats(1e-3, 1e3), st.sampled_from(STRUCTURES), st.sampled_from(["last_layer", "all"]))
 def test_more_prior_precision_means_less_uncertainty(precision, structure, parameters):
@@ -401,6 +404,7 @@ def peak_memory():
     return used if sys.platform == "darwin" else 1024 * used
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("structure", ["kron", "diag"])
 def test_large_last_layers_never_make_the_matrix_of_all_parameters(structure):
     rng = np.random.default_rng(0)
@@ -426,6 +430,7 @@ def test_a_full_matrix_beyond_the_memory_limit_is_refused():
         est.set_params(memory_limit=32 * size**2).fit(X64, LABELS)
 
 
+@pytest.mark.slow
 @each_structure
 @pytest.mark.parametrize("parameters", ["last_layer", "all"])
 def test_little_memory_gives_the_same_answer(parameters, structure):

@@ -89,6 +89,7 @@ def test_tied_weights_count_wherever_they_are_used():
     close(kron.score_distribution(X64_NEW)[1], diag.score_distribution(X64_NEW)[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parameters", ["last_layer", "all"])
 def test_the_grid_is_the_same_for_exact_structures_with_sample_weights(parameters):
     layer = seeded(nn.Linear, 4, 1)

@@ -215,6 +215,7 @@ def test_all_masks_of_a_small_head(own, setting):
     assert (np.abs(u.epistemic - expected) < 5 * diagnostics.standard_error).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [0.1, 0.6])
 def test_linear_network_with_dropout_of_its_inputs(rate):
     head = nn.Linear(4, 1)

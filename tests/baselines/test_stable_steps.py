@@ -38,6 +38,7 @@ def test_the_bound_is_the_inverse_of_the_largest_curvature(noise_variance):
     assert stable_step_size(network, training, bound / 3, seed=0) == bound / 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [SWAGRegressor, CyclicalSGHMCRegressor])
 def test_a_learning_rate_that_is_far_too_large_makes_nothing_diverge(method):
     torch.manual_seed(0)

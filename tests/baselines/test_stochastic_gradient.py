@@ -365,6 +365,7 @@ def descend(learning_rate, momentum=0.0):
     return variance / (NOISE / N_ROWS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
 def test_independent_mini_batches_find_the_posterior(momentum, monkeypatch):
     def independent(n_rows, batch_size, n_batches, generator):
@@ -377,6 +378,7 @@ def test_independent_mini_batches_find_the_posterior(momentum, monkeypatch):
     assert descend(learning_rate, momentum) == pytest.approx(1, rel=0.3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("duration", [2.0, 4.0])
 def test_shuffled_epochs_find_their_closed_form(duration):
     """Mini-batches without replacement balance each other: only long epochs find the posterior."""
@@ -490,6 +492,7 @@ def test_both_settings_use_the_same_models(method, monkeypatch):
     np.testing.assert_allclose(epistemic, ((values - given) ** 2).mean(axis=0), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_memory_limit_changes_nothing(method):
     est = sampler(method, linear()).fit(X, Y)
     limited = sampler(method, linear(), memory_limit=1).fit(X, Y)

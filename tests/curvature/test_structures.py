@@ -180,6 +180,7 @@ class Disguised(nn.Module):
         return self.layer(x) * 1.0
 
 
+@pytest.mark.slow
 @each_structure
 @pytest.mark.parametrize("y", [TWO_TARGETS, LABELS], ids=["regression", "classes"])
 def test_last_layers_and_any_parameters_agree(y, structure):

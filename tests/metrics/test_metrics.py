@@ -91,6 +91,7 @@ def test_detection_metrics_agree_with_counting(rows, tpr):
     close(aupr(y_true, y_score), slow_aupr(y_true, y_score))
 
 
+@pytest.mark.slow
 @NUMERIC
 @given(detection_rows, st.randoms(use_true_random=False))
 def test_detection_metrics_see_only_the_order_of_scores(rows, random):
@@ -179,6 +180,7 @@ def test_rejection_curve_is_the_average_over_random_orders_of_ties(rows):
     close(risk_coverage_auc(7 * values, uncertainty), 7 * np.mean(expected))
 
 
+@pytest.mark.slow
 @NUMERIC
 @given(rejection_rows, st.randoms(use_true_random=False))
 def test_rejection_properties(rows, random):
@@ -334,6 +336,7 @@ def test_bootstrap_interval_of_a_mean_has_its_standard_error():
     close(narrow.high - narrow.low, 2 * norm.ppf(0.75) * values.std() / 20, atol=0.01)
 
 
+@pytest.mark.slow
 def test_bootstrap_is_seeded_and_keeps_rows_together():
     rng = np.random.default_rng(0)
     y_true, y_pred = rng.normal(size=(2, 50))
@@ -361,6 +364,7 @@ def test_stratified_bootstrap_keeps_the_numbers_of_each_group():
     assert varying.low < 4.5 < varying.high
 
 
+@pytest.mark.slow
 def test_bootstrap_of_detection_and_rejection_metrics():
     rng = np.random.default_rng(0)
     y_true = np.arange(60) < 5

@@ -74,6 +74,7 @@ def seed():
     return np.random.RandomState(0).randint(np.iinfo(np.int32).max)
 
 
+@pytest.mark.slow
 def test_table_of_classifiers_equals_numbers_by_hand():
     net = network()
     sets = {"far": X_OOD, "wide": 3 * X64_NEW}
@@ -202,6 +203,7 @@ def test_the_entropy_is_there_even_if_every_method_fails():
     assert "no network" in row(frame, ENTROPY, "ood")["error"]
 
 
+@pytest.mark.slow
 def test_several_networks_have_an_entropy_each():
     nets = [network(), network(slice(0, 30))]
     methods = {"a": quam(nets[0]), "b": quam(nets[1]), "c": quam(copy.deepcopy(nets[0]))}
@@ -231,6 +233,7 @@ def test_images_are_compared():
     assert frame.error.eq("").all()
 
 
+@pytest.mark.slow
 def test_pipelines_frames_and_text_labels_are_compared():
     data = (FRAME[TRAIN], pd.Series(NAMED[TRAIN]), FRAME[TEST], pd.Series(NAMED[TEST]))
     net = make_pipeline(StandardScaler(), unfitted()).fit(*data[:2])
@@ -257,6 +260,7 @@ def test_a_pipeline_brings_its_transformers_to_the_entropy():
     assert found["roc_auc"] == roc_auc_score(np.repeat([0, 1], [20, 25]), scores)
 
 
+@pytest.mark.slow
 def test_comparisons_are_repeatable_and_paired():
     est = quam(network())
     first, second = (

@@ -232,6 +232,7 @@ def test_several_outputs_have_a_variance_each():
         rejection_scorer(est, X64[TEST], y[TEST, 0])
 
 
+@pytest.mark.slow
 def test_regressors_with_workers_are_scored_alike():
     est = REGRESSORS["quam"](network(y=TARGET, kind=MLPRegressor)).fit(X64[TRAIN], TARGET[TRAIN])
     expected = log_score_scorer(est, X64[TEST], TARGET[TEST])
@@ -273,6 +274,7 @@ def ways_of_scaling():
     }
 
 
+@pytest.mark.slow
 def test_pipelines_and_searches_score_like_the_estimator_inside():
     ways = ways_of_scaling()
     alone = ways.pop("alone")
@@ -350,6 +352,7 @@ def test_several_scores_at_once(routing):
         assert scores[f"test_{name}"] == pytest.approx(scorer(est, X64[TEST], NOISY[TEST]))
 
 
+@pytest.mark.slow
 def test_successive_halving():
     pipe = make_pipeline(StandardScaler(), quam(unfitted()))
     search = HalvingGridSearchCV(

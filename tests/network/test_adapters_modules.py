@@ -140,6 +140,7 @@ def test_architecture_predicts_as_on_its_own_in_evaluation_mode(make, data, mode
     assert all(part.training == (mode == "train") for part in module.modules())
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own imports
 def test_compiled_module_is_opened():
     module = dense()

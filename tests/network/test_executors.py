@@ -799,6 +799,7 @@ def test_executor_for_chains_refuses_other_networks():
             ChainExecutor(CASES[key].module(), CASES[key].likelihood)
 
 
+@pytest.mark.slow
 def test_deep_networks_are_not_left_to_the_loop():
     widths = (4, *[512] * 64, 3)
     module = mlp(activation=nn.ReLU, widths=widths).eval()

@@ -357,6 +357,7 @@ def test_parts_add_up_and_the_epistemic_part_is_never_negative(kind, data):
             assert np.isfinite(part).all()
 
 
+@pytest.mark.slow
 @KINDS
 @NUMERIC
 @given(data=st.data())
@@ -408,6 +409,7 @@ def test_scale_of_the_weights_does_not_matter(kind, data, constant):
     assert_same(scaled, posterior_of(kind, given_model, samples, log_weights))
 
 
+@pytest.mark.slow
 @KINDS
 @NUMERIC
 @given(data=st.data())
@@ -417,6 +419,7 @@ def test_several_updates_equal_one(kind, data):
     assert_same(posterior_of(kind, *case, cuts), posterior_of(kind, *case))
 
 
+@pytest.mark.slow
 @KINDS
 @NUMERIC
 @given(data=st.data())
@@ -429,6 +432,7 @@ def test_rows_are_independent(kind, data):
             close(value, expected, atol=1e-6 if name == "error" else 1e-10)
 
 
+@pytest.mark.slow
 @KINDS
 @NUMERIC
 @given(data=st.data())
@@ -509,6 +513,7 @@ def test_given_entropy_measures_are_gaussian_cross_entropies(case):
     close(uncertainty.aleatoric, Normal(m, s2.sqrt()).entropy().sum(-1))
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=15)
 @given(gaussian_cases())
 def test_expected_entropy_measures_are_those_of_the_mixture(case):
@@ -555,6 +560,7 @@ def test_variance_between_models_survives_a_large_offset():
     close(posterior.uncertainty("expected").epistemic, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("measure", ["entropy", "variance"])
 @NUMERIC
 @given(case=gaussian_cases())
@@ -572,6 +578,7 @@ def test_outputs_add_up(measure, case):
             close(value, np.sum(of_outputs, axis=0), atol=1e-6)
 
 
+@pytest.mark.slow
 @KINDS
 @NUMERIC
 @given(data=st.data())

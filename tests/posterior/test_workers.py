@@ -102,6 +102,7 @@ def test_regression_with_workers(data):
     assert_same(workers.predict_uncertainty(X[:7]), alone.predict_uncertainty(X[:7]))
 
 
+@pytest.mark.slow
 def test_a_cluster_of_processes_gives_the_same_result(data, module):
     distributed = pytest.importorskip("distributed")
     X, y = data
@@ -160,6 +161,11 @@ def test_running_out_of_memory_halves_the_searches(data, module, monkeypatch):
     assert_same(est.predict_uncertainty(X[:9]), expected)
     assert max(sizes) > 4
     assert sizes[-1] <= 4
+    # What was too much for one chunk of rows is not tried again for the next.
+    sizes.clear()
+    per_search = est._fitted.models.bytes_per_search
+    est.set_params(memory_limit=6 * per_search).predict_uncertainty(X[:9])
+    assert [size for size in sizes if size > 4] == [6]
 
 
 def test_running_out_of_memory_with_a_single_search_is_an_error(data, module, monkeypatch):
@@ -173,6 +179,7 @@ def test_running_out_of_memory_with_a_single_search_is_an_error(data, module, mo
         make(module).fit(X, y).predict_uncertainty(X[:3])
 
 
+@pytest.mark.slow
 def test_progress_bar_counts_the_rows_of_workers(data, module, capsys):
     X, y = data
     make(module, n_jobs=2, verbose=1).fit(X, y).predict_uncertainty(X[:9])

@@ -168,6 +168,7 @@ def change_of(model, module):
 # -- arguments -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "n_out", "y", "meaning"),
     [

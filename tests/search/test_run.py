@@ -208,6 +208,7 @@ def test_classifier_is_the_plain_loop(case, dtype):
     case.compare(QUAMClassifier, dtype, *settings, rtol=TOLERANCE[dtype])
 
 
+@pytest.mark.slow
 @each_dtype
 @pytest.mark.parametrize("case", REGRESSORS.values(), ids=list(REGRESSORS))
 def test_regressor_is_the_plain_loop(case, dtype):
@@ -219,6 +220,7 @@ def test_regressor_is_the_plain_loop(case, dtype):
     case.compare(QUAMRegressor, dtype, *measures, rtol=TOLERANCE[dtype])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["all", "two outputs", "mean and variance"])
 def test_regressor_mixture_entropy_is_the_plain_loop(name):
     # Quadrature against quadrature: nothing is merged in a short search.

@@ -143,6 +143,7 @@ def live_tensor_bytes():
     gc.unfreeze()
 
 
+@pytest.mark.slow
 @each_task
 @pytest.mark.parametrize("setting", ["given", "expected"])
 def test_memory_does_not_grow_with_the_steps(
@@ -377,6 +378,7 @@ def test_an_untargeted_search_is_a_single_one(kind, n_out, y):
 # -- all of them ---------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=25)
 @given(
     sampling=st.sampled_from(["trajectory", "best", "gaussian"]),
@@ -439,6 +441,7 @@ def test_the_rival_is_another_class_than_the_predicted_one(classifier, sampling,
         assert type(rival) is type(labels[0]) or isinstance(rival, (int, str))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", ["trajectory", "best"])
 @pytest.mark.parametrize(
     "schedule",
@@ -466,6 +469,7 @@ def test_the_rival_is_the_cheapest_model_that_disagrees(classifier, sampling, sc
         assert diagnostics.feasible[row] == (cheapest.increase <= est.temperature_)
 
 
+@pytest.mark.slow
 def test_rivals_of_a_regressor_go_up_or_down():
     module = trained(1, TARGET)
     options = {**SHORT, "sampling": "best", "n_steps": 30}
