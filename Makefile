@@ -20,7 +20,7 @@ test: export OMP_NUM_THREADS := 1
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n 2 -m "not slow"
 
-# What takes seconds each; continuous integration runs both.
+# What takes long for a single test; continuous integration runs both.
 test-slow: export OMP_NUM_THREADS := 1
 test-slow: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n 2 -m slow tests
@@ -78,7 +78,7 @@ $(BIN)/python:
 
 # One stamp per extra of setup.cfg: "make test" installs the package with [test], and so on.
 $(VENV)/.installed-%: setup.cfg pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[$*]"
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable ".[$*]"
 	touch $@
 
 $(MIN)/.installed: setup.cfg pyproject.toml constraints-min.txt

@@ -97,6 +97,7 @@ def build(kind, **chosen):
     return quam(wrapper, seeded(module, n_out).double(), **arguments).fit(X, y)
 
 
+@pytest.mark.slow
 @PROPERTY
 @given(kinds, options, st.lists(st.integers(0, 9), min_size=1, max_size=6))
 def test_a_row_does_not_depend_on_the_other_rows(kind, chosen, rows):
@@ -415,6 +416,7 @@ def rank_correlation(kind, problem, **options):
     return spearmanr(est.predict_uncertainty(X_test).epistemic, truth).statistic
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(
     ("correlation", "precision", "arguments"),
@@ -535,6 +537,7 @@ def blob_network(solver):
 each_blob_network = pytest.mark.parametrize("solver", ["adam", "lbfgs"])
 
 
+@pytest.mark.slow
 @each_setting
 @each_blob_network
 def test_points_in_the_gap_between_two_blobs_are_uncertain(solver, setting):
@@ -549,6 +552,7 @@ def test_points_in_the_gap_between_two_blobs_are_uncertain(solver, setting):
     assert np.median(in_gap) > 10 * np.median(inside)
 
 
+@pytest.mark.slow
 @each_setting
 @each_blob_network
 def test_classifier_knows_training_points_from_points_far_outside(solver, setting):

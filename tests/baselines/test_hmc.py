@@ -217,6 +217,7 @@ def mover(frequencies):
     return init(start, potential), move
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", [0.6, 0.8, 0.95])
 def test_dual_averaging_reaches_the_target(target):
     state, move = mover(torch.linspace(5, 15, 10))

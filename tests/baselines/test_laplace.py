@@ -79,6 +79,7 @@ def uncertainties(est, X=X64_NEW):
 # -- Bayesian linear regression ------------------------------------------------------------
 
 
+@pytest.mark.slow
 @exact_structures
 @pytest.mark.parametrize("kind", ["ridge", "module", "bias"])
 def test_linear_regression_has_its_exact_posterior_and_evidence(kind, structure):

@@ -126,6 +126,7 @@ def test_values_are_those_of_torch_in_training(kind):
     assert spread <= 0.15 * np.cov(expected.T).max() + 1e-9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_encoder_layer_is_thinned_but_for_its_attention(norm_first):
     layer = nn.TransformerEncoderLayer(
@@ -187,6 +188,7 @@ def all_masks(features, head, rate):
         return torch.softmax(head(rows), dim=-1).numpy(), weights
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", ["given", "expected"])
 @pytest.mark.parametrize("own", [True, False], ids=["own layer", "added before the last layer"])
 def test_all_masks_of_a_small_head(own, setting):

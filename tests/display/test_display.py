@@ -354,6 +354,7 @@ def test_a_display_can_be_drawn_again(draw):
     assert shown.figure_ is not first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("picture", PICTURES)
 def test_no_text_leaves_the_figure_or_covers_another(picture, monkeypatch):
     figure = PICTURES[picture]().figure_

@@ -111,6 +111,7 @@ def test_table_of_classifiers_equals_numbers_by_hand():
         assert np.isnan([found["roc_auc"], found["risk_coverage_auc"]]).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("measure", ["entropy", "variance"])
 def test_table_of_regressors_equals_numbers_by_hand(measure):
     net = network(y=TARGET, kind=MLPRegressor)
@@ -250,6 +251,7 @@ def test_pipelines_frames_and_text_labels_are_compared():
     assert [first[c] for c in columns] == pytest.approx([second[c] for c in columns])
 
 
+@pytest.mark.slow
 def test_a_pipeline_brings_its_transformers_to_the_entropy():
     outside = make_pipeline(StandardScaler(), quam(unfitted())).fit(*DATA[:2])
     frame = compare_uncertainty([outside], *DATA, X_OOD, **FAST)

@@ -409,6 +409,7 @@ GIVEN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", GIVEN)
 def test_given_networks_of_all_kinds_are_cross_validated(kind):
     # All folds are scored with the one network.

@@ -84,6 +84,7 @@ def normalised():
     return nn.Sequential(nn.Linear(4, 6), nn.GELU(), nn.LayerNorm(6), nn.Linear(6, 3))
 
 
+@pytest.mark.slow
 @each_copy
 @pytest.mark.parametrize(
     ("kind", "build", "options", "place"),

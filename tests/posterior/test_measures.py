@@ -245,6 +245,7 @@ def thousand_components(kind):
     return 0.01 * mean, np.where(odd, 0.01, 1.0), np.zeros(1000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["smooth", "uneven weights", "two clusters", "narrow and wide"])
 @pytest.mark.parametrize("batch_size", [10, 1000])
 def test_merging_keeps_the_entropy_of_a_thousand_components(kind, batch_size):
@@ -342,6 +343,7 @@ def normalised(log_weights):
     return log_weights.softmax(dim=0).numpy()
 
 
+@pytest.mark.slow
 @KINDS
 @NUMERIC
 @given(data=st.data())
@@ -375,6 +377,7 @@ def test_models_that_agree_leave_no_epistemic_uncertainty(kind, data):
         close(total, alone.total, atol=1e-6)
 
 
+@pytest.mark.slow
 @KINDS
 @NUMERIC
 @given(data=st.data())
@@ -390,6 +393,7 @@ def test_a_single_model_is_its_own_average(kind, data):
     close(posterior.effective_sample_size(), np.ones(len(epistemic)))
 
 
+@pytest.mark.slow
 @KINDS
 @NUMERIC
 @given(data=st.data())
@@ -400,6 +404,7 @@ def test_order_of_the_models_does_not_matter(kind, data):
     assert_same(shuffled, posterior_of(kind, given_model, samples, log_weights))
 
 
+@pytest.mark.slow
 @KINDS
 @NUMERIC
 @given(data=st.data(), constant=st.floats(-600, 600))

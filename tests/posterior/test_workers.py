@@ -127,6 +127,7 @@ def test_a_network_that_cannot_be_sent_says_what_to_do(data):
         est.predict_uncertainty(X[:6])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", ["1KB", "40KB", "1GB"])
 @pytest.mark.parametrize("sampling", ["trajectory", "best"])
 def test_the_memory_limit_changes_nothing_but_the_memory(data, module, limit, sampling):

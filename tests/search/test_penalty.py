@@ -132,6 +132,7 @@ def test_an_untargeted_search_starts_next_to_the_given_network(kind, n_out, y):
         assert torch.equal(change[0], change[1])
 
 
+@pytest.mark.slow
 @each_task
 @pytest.mark.parametrize("targets", ["all", "untargeted"])
 @pytest.mark.parametrize("max_change", [0.02, 0.5, 1.0, 100.0])

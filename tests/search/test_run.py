@@ -201,6 +201,7 @@ REGRESSORS = {
 }
 
 
+@pytest.mark.slow
 @each_dtype
 @pytest.mark.parametrize("case", CLASSIFIERS.values(), ids=list(CLASSIFIERS))
 def test_classifier_is_the_plain_loop(case, dtype):
@@ -444,6 +445,7 @@ def test_a_search_that_does_not_explain_the_data_goes_on():
 STOPPING = {**SHORT, "n_steps": 40, "learning_rate_decay": 2.0, "slack": 0.05}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampling", ["trajectory", "best", "gaussian"])
 def test_a_row_does_not_depend_on_which_others_stopped(sampling):
     module = seeded(dense, dtype=torch.float64)

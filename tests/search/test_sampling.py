@@ -178,6 +178,7 @@ def test_a_profile_of_searches_that_cannot_move_is_the_given_network():
     assert (diagnostics.n_diverged == 0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [1e-6, 1e-2, 1.0])
 def test_a_profile_widens_with_the_temperature(temperature):
     found = [
@@ -202,6 +203,7 @@ def test_only_regressors_have_a_profile():
 # -- best and gaussian ---------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @each_task
 @pytest.mark.parametrize("slack", [0.01, 0.3])
 def test_best_averages_the_most_divergent_feasible_models(kind, n_out, y, slack):
@@ -232,6 +234,7 @@ def test_a_larger_slack_finds_models_at_least_as_divergent(classifier):
     assert np.max(np.diff(divergences, axis=0)) > 0
 
 
+@pytest.mark.slow
 @each_task
 def test_gaussian_without_spread_repeats_the_best_models(kind, n_out, y, monkeypatch):
     monkeypatch.setattr(sampling_module, "_SPREAD", 0.0)

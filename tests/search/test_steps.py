@@ -121,6 +121,7 @@ def test_steps_of_another_kind_run_with_each_sampler(kind, n_out, y, sampling):
     assert (posterior.effective_sample_size() >= 1).all()
 
 
+@pytest.mark.slow
 @each_sampling
 def test_an_estimator_takes_a_search_of_another_kind(kind, n_out, y, sampling):
     module = trained(n_out, y)
@@ -152,6 +153,7 @@ def test_models_and_traces_of_a_search_of_another_kind(kind, n_out, y):
         assert trace["divergence"][-1] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "n_out", "y", "some", "all_of_them"),
     [(QUAMClassifier, 3, LABELS, 0.02, 2.0), (QUAMRegressor, 1, TARGET, 4.0, 1e3)],
