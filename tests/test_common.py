@@ -37,7 +37,7 @@ def _small_networks(monkeypatch):
     default = _estimator.default_network
 
     def small(task):
-        return default(task).set_params(hidden_layer_sizes=(16,), max_iter=100)
+        return default(task).set_params(hidden_layer_sizes=(8,), max_iter=50)
 
     monkeypatch.setattr(_estimator, "default_network", small)
 

@@ -121,6 +121,7 @@ def test_results_do_not_depend_on_the_memory_limit(kind, chosen, limit):
     assert_same_rows(found, default, rtol=rtol, leave_out=["standard_error"])
 
 
+@pytest.mark.slow
 @each_setting
 @pytest.mark.parametrize("sampling", ["trajectory", "best"])
 @pytest.mark.parametrize("kind", KINDS)
@@ -221,6 +222,7 @@ MODELS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
 @pytest.mark.parametrize(("module", "arguments"), MODELS.values(), ids=list(MODELS))
 def test_adversarial_models_are_what_they_are_said_to_be(module, arguments, dtype):
@@ -667,6 +669,7 @@ def stored(est, tmp_path):
     return joblib.load(tmp_path / "est.joblib")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "duplicate",
     [

@@ -128,6 +128,7 @@ def test_threads_change_nothing():
     np.testing.assert_allclose([member.predict_proba(X_NEW) for member in many], one, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_jobs", [1, 2])
 @pytest.mark.parametrize("is_pretrained", [True, False])
 def test_sample_weight_of_a_pipeline_with_metadata_routing(is_pretrained, n_jobs):

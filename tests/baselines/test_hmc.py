@@ -271,6 +271,7 @@ def test_weights_of_linear_regression_have_the_closed_form_moments(linear_fit):
     assert (np.abs(np.cov(draws.T) - covariance) < 2 * FIVE * error).all()
 
 
+@pytest.mark.slow
 def test_predictions_of_linear_regression_have_the_closed_form_moments(linear_fit):
     mean, covariance = linear_posterior(X, Y)
     rows = with_ones(X_NEW)

@@ -167,6 +167,7 @@ def test_probit_does_not_depend_on_how_the_network_is_written():
     close(head.predict_proba(X64_NEW), whole.predict_proba(X64_NEW))
 
 
+@pytest.mark.slow
 def test_equal_variances_give_the_same_draws_in_any_chunks():
     y = np.column_stack([TARGET, X[:, 3], X[:, 2]]).astype(float)
     est = regressor(seeded(nn.Linear, 4, 3), "full", setting="expected").fit(X64, y)

@@ -191,6 +191,7 @@ REGRESSORS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", ["given", "expected"])
 @pytest.mark.parametrize("measure", ["entropy", "variance"])
 @pytest.mark.parametrize("kind", REGRESSORS)
@@ -368,6 +369,7 @@ def test_successive_halving():
     assert SCORERS["ood"](search, X64) == SCORERS["ood"](search.best_estimator_, X64)
 
 
+@pytest.mark.slow
 def test_scorers_travel_to_workers():
     scoring = {
         **SCORERS,
