@@ -60,7 +60,8 @@ class FitData:
     remembered : RememberedRows or None
         Where values at a cut of the network may be kept.
     passed : dict
-        Arguments of ``fit`` as the user passed them.
+        Arguments of ``fit``: ``X``, ``X_val``, ``y_val`` and ``fit_params`` as the user passed
+        them; ``X_checked``, ``y_checked`` and ``sample_weight`` after validation.
     """
 
     reference: ReferenceModel
@@ -124,7 +125,7 @@ class BaseUncertaintyEstimator(WrapsNetwork):
         """Validate, train if need be, and build the object that answers for rows."""
         # What was fitted before must not answer for what fails now.
         self.__dict__.pop("_fitted", None)
-        passed = {"X": X, "y": y, "sample_weight": sample_weight, **more}
+        passed = {"X": X, **more}
         estimator = self._wrapped()
         X, y = self._check_training_data(X, y, estimator)
         seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
@@ -157,6 +158,7 @@ class BaseUncertaintyEstimator(WrapsNetwork):
         training = TrainingSet((inputs,), target, weight, self._losses(reference, inputs, target))
         self._note_reference_loss(training)
         passed |= {"X_checked": X, "y_checked": y, "fit_params": fit_params}
+        passed["sample_weight"] = sample_weight
         data = FitData(reference, training, seed, getattr(self, "_remembered", None), passed)
         with computing():
             models = self._fit_models(data)

@@ -343,6 +343,23 @@ def test_arguments_of_fit_reach_all_members():
     assert [len(member.history) for member in est.estimators_] == [1, 1, 1]
 
 
+class WeighedMLP(MLPClassifier):
+    """Remembers the weights that it was trained with."""
+
+    def fit(self, X, y, sample_weight=None):
+        self.seen_ = sample_weight
+        return super().fit(X, y, sample_weight)
+
+
+def test_all_members_get_validated_sample_weights():
+    net = WeighedMLP((4,), solver="lbfgs", max_iter=5)
+    est = DeepEnsembleClassifier(net, n_estimators=2, random_state=0)
+    est.fit(X64, LABELS, sample_weight=list(WEIGHT))
+    for member in est.estimators_:
+        assert isinstance(member.seen_, np.ndarray)
+        np.testing.assert_array_equal(member.seen_, WEIGHT)
+
+
 @pytest.mark.parametrize(
     ("in_pipeline", "is_pretrained", "routing"),
     [
