@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from .._network.likelihood import Output
-from .._network.limits import accumulation_dtype
+from .._network.limits import accumulation_dtype, slices
+from .._network.reference import Rows
 from .structures import Kronecker
 
 # Rows whose activations and gradients are held together.
@@ -76,7 +77,7 @@ class _Recorder:
             handle.remove()
 
 
-def rows_first(layers: dict[str, nn.Module], module: nn.Module, probe: Tensor) -> set[str]:
+def rows_first(layers: dict[str, nn.Module], module: nn.Module, probe: Rows) -> set[str]:
     """Return the layers that get the rows on their first axis, and nothing else on it.
 
     Parameters
@@ -85,8 +86,8 @@ def rows_first(layers: dict[str, nn.Module], module: nn.Module, probe: Tensor) -
         Layers, by their names.
     module : torch.nn.Module
         The network.
-    probe : Tensor of shape (n_rows, ...)
-        A few rows.
+    probe : tuple of Tensor of shape (n_rows, ...)
+        What it takes, for a few rows.
 
     Returns
     -------
@@ -94,17 +95,17 @@ def rows_first(layers: dict[str, nn.Module], module: nn.Module, probe: Tensor) -
         Names, of layers that never run as well.
     """
     found = set(layers)
-    for rows in (probe, probe[:-1]):
+    for rows in (probe, tuple(part[:-1] for part in probe)):
         with _Recorder(layers) as recorder, torch.no_grad():
-            module(rows)
-        found -= {name for name, values, _ in recorder.calls if len(values) != len(rows)}
+            module(*rows)
+        found -= {name for name, values, _ in recorder.calls if len(values) != len(rows[0])}
     return found
 
 
 def add_kronecker_moments(
     blocks: dict[str, Kronecker],
     module: nn.Module,
-    inputs: Tensor,
+    rows: Rows,
     weight: Tensor,
     scores_and_root: Callable[[Output], tuple[Tensor, Tensor]],
 ) -> None:
@@ -115,9 +116,9 @@ def add_kronecker_moments(
     blocks : dict of Kronecker
         Where to add them, by the name of the layer.
     module : torch.nn.Module
-        The network.
-    inputs : Tensor of shape (n_rows, ...)
-        Training rows.
+        The network, or the part of it behind a cut.
+    rows : tuple of Tensor of shape (n_rows, ...)
+        What it takes, for training rows.
     weight : Tensor of shape (n_rows,)
         Sample weights.
     scores_and_root : callable
@@ -125,15 +126,15 @@ def add_kronecker_moments(
         Fisher information.
     """
     layers = {name: module.get_submodule(name) for name in blocks}
-    dtype = accumulation_dtype(inputs.device)
-    for start in range(0, len(inputs), _ROWS_AT_ONCE):
-        part = inputs[start : start + _ROWS_AT_ONCE]
-        scale = weight[start : start + _ROWS_AT_ONCE].to(dtype)
-        if len(part) == 1:
+    dtype = accumulation_dtype(weight.device)
+    for chunk in slices(len(weight), _ROWS_AT_ONCE):
+        part, scale = tuple(values[chunk] for values in rows), weight[chunk].to(dtype)
+        if len(scale) == 1:
             # Run twice: modules that squeeze their output would lose the axis of a single row.
-            part, scale = part.repeat_interleave(2, dim=0), scale.repeat(2) / 2
+            part = tuple(values.repeat_interleave(2, dim=0) for values in part)
+            scale = scale.repeat(2) / 2
         with _Recorder(layers) as recorder, torch.enable_grad():
-            scores, root = scores_and_root(module(part))
+            scores, root = scores_and_root(module(*part))
         outputs = [output for _, _, output in recorder.calls]
         scaled = (root.mT.to(scores.dtype) @ scores[..., None])[..., 0]
         by_score = [

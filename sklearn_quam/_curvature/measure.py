@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Iterable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .._network.free import FreeNetwork
 from .._network.likelihood import Output
 from .._network.limits import accumulation_dtype
 from .._network.parameters import execution_order
-from .._network.reference import ReferenceModel, TrainingSet
+from .._network.reference import TrainingSet
 from .layers import add_kronecker_moments, has_kronecker_factors, rows_first
 from .layouts import Matrices, Vectors
 from .scores import Fisher, Head, View, WholeNetwork
@@ -23,11 +23,12 @@ STRUCTURES: dict[str, type[Structure]] = {"full": Full, "kron": Kronecker, "diag
 
 def measure_curvature(
     view: View,
-    reference: ReferenceModel,
     training: TrainingSet,
     index: Tensor,
     structure: str,
     groups: Iterable[slice],
+    *,
+    n_columns: int | None = None,
 ) -> Curvature:
     """Return the curvature of the loss on training rows that are given by their numbers.
 
@@ -35,16 +36,17 @@ def measure_curvature(
     ----------
     view : Head or WholeNetwork
         How scores depend on the free parameters.
-    reference : ReferenceModel
-        The given network.
     training : TrainingSet
-        The training data, as the network takes them.
+        The training data at the cut.
     index : Tensor of shape (n_rows,)
         Numbers of the rows.
     structure : {"full", "kron", "diag"}
         What is kept of the curvature; "kron" is the diagonal where a layer has no factors.
     groups : iterable of slice
         Rows whose derivatives are held together.
+    n_columns : int, default=None
+        Largest number of backward passes for the factors of layers: with more classes, as many are
+        drawn from what the network predicts. None takes all classes.
 
     Returns
     -------
@@ -54,17 +56,17 @@ def measure_curvature(
     index = index.to(training.target.device)
     if isinstance(view, Head):
         return _curvature_of_head(view, training, index, structure)
-    blocks, by_layer = _choose_blocks(view.network, reference, structure)
+    blocks, by_layer = _choose_blocks(view.network, structure)
     by_rows = [block for block in blocks if block not in by_layer.values()]
     if by_rows:
         for group in groups:
             rows = index[group]
-            scores, design = view.scores_and_design(training.inputs[rows])
+            scores, design = view.scores_and_design(training.rows_at(rows))
             fisher = Fisher(view.likelihood, scores, _weight(training, rows))
             for block in by_rows:
                 block.add(design, fisher)
     if by_layer:
-        _add_layers(by_layer, view, reference, training, index)
+        _add_layers(by_layer, view, training, index, n_columns)
     for block in blocks:
         block.finish()
     return Curvature(blocks)
@@ -80,7 +82,7 @@ def _weight(training: TrainingSet, index: Tensor) -> Tensor | None:
 def _curvature_of_head(
     head: Head, training: TrainingSet, index: Tensor, structure: str
 ) -> Curvature:
-    scores, design = head.scores_and_design(training.inputs[index])
+    scores, design = head.scores_and_design(training.rows_at(index))
     block = STRUCTURES[structure](head.layout)
     block.add(design, Fisher(head.likelihood, scores, _weight(training, index)))
     block.finish()
@@ -90,23 +92,30 @@ def _curvature_of_head(
 def _add_layers(
     blocks: dict[str, Kronecker],
     view: WholeNetwork,
-    reference: ReferenceModel,
     training: TrainingSet,
     index: Tensor,
+    n_columns: int | None,
 ) -> None:
+    generator = torch.Generator().manual_seed(0)
+    likelihood = view.network.executor.likelihood
+
     def scores_and_root(output: Output) -> tuple[Tensor, Tensor]:
-        scores = view.scores(reference.likelihood.prediction(output))
-        return scores, Fisher(view.likelihood, scores.detach()).root()
+        scores = view.scores(likelihood.prediction(output))
+        fisher = Fisher(view.likelihood, scores.detach())
+        return scores, fisher.root() if n_columns is None else fisher.drawn_root(
+            n_columns, generator
+        )
 
     weight = _weight(training, index)
     if weight is None:
         dtype = accumulation_dtype(index.device)
         weight = torch.ones(len(index), dtype=dtype, device=index.device)
-    add_kronecker_moments(blocks, reference.module, training.inputs[index], weight, scores_and_root)
+    module = view.network.split.rest
+    add_kronecker_moments(blocks, module, training.rows_at(index), weight, scores_and_root)
 
 
 def _choose_blocks(
-    network: FreeNetwork, reference: ReferenceModel, structure: str
+    network: FreeNetwork, structure: str
 ) -> tuple[list[Structure], dict[str, Kronecker]]:
     """Return the blocks of the curvature, and those of them that belong to layers."""
     shapes = {name: value.shape for name, value in network.free.start.items()}
@@ -115,20 +124,25 @@ def _choose_blocks(
     if network.free.updates:
         raise ValueError("Low-rank updates have no Kronecker factors: use 'diag' or 'full'.")
     by_layer: dict[str, Kronecker] = {}
-    module, left = reference.module, dict(shapes)
+    module, left, probe = network.split.rest, dict(shapes), network.at_cut(network.probe)
     # Only what goes through the layer itself is seen: not a weight that others use, too.
     with torch.no_grad():
-        ran = set(execution_order(module, lambda: module(network.probe)))
+        ran = set(execution_order(module, lambda: module(*probe)))
     layers = {name: p for name, p in module.named_modules() if has_kronecker_factors(p)}
     # The factors are sums over rows: layers that see them otherwise have their diagonal.
-    usable = rows_first(layers, module, network.probe) & ran
-    holders = Counter(id(p) for part in module.modules() for p in part.parameters(False))
-    for layer, part in module.named_modules():
+    usable = rows_first(layers, module, probe) & ran
+    holders = Counter(id(p) for part in network.module.modules() for p in part.parameters(False))
+    for layer in dict(module.named_modules()):
         names = [f"{layer}.{name}" if layer else name for name in ("weight", "bias")]
         weight, bias = (name if name in left else None for name in names)
-        alone = all(holders[id(p)] == 1 for p in part.parameters(False))
+        alone = all(holders[id(p)] == 1 for p in _own_parameters(network.module, layer))
         if layer in usable and alone and (weight or bias):
             own = {name: left.pop(name) for name in (weight, bias) if name}
             by_layer[layer] = Kronecker(Matrices(weight, bias, own))
     rest: list[Structure] = [Diagonal(Vectors(left))] if left else []
     return [*by_layer.values(), *rest], by_layer
+
+
+def _own_parameters(module: nn.Module, layer: str) -> Iterable[nn.Parameter]:
+    """Return the parameters that a layer of the whole network holds itself."""
+    return module.get_submodule(layer).parameters(recurse=False)

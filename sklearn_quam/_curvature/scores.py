@@ -12,6 +12,7 @@ from .._network.free import Free, FreeNetwork
 from .._network.likelihood import CategoricalLikelihood, GaussianLikelihood, Likelihood
 from .._network.limits import accumulation_dtype
 from .._network.predictions import Gaussian, Prediction
+from .._network.reference import Rows
 from .layouts import Layout, Matrices
 
 
@@ -49,10 +50,13 @@ class Fisher:
 
     def root(self) -> Tensor:
         """Return R with R R' the matrix of each row."""
-        matrices = self.likelihood.fisher(self.scores)
-        values, vectors = torch.linalg.eigh(matrices.to(accumulation_dtype(matrices.device)))
-        root = vectors * values.clamp(min=0).sqrt()[..., None, :]
+        root = self.likelihood.fisher_root(self.scores.to(accumulation_dtype(self.scores.device)))
         return root if self.weight is None else root * self.weight.sqrt()[:, None, None]
+
+    def drawn_root(self, n_columns: int, generator: torch.Generator) -> Tensor:
+        """Return R with at most so many columns, whose R R' is the matrix of a row on average."""
+        scores = self.scores.to(accumulation_dtype(self.scores.device))
+        return self.likelihood.sampled_fisher_root(scores, n_columns, generator)
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,12 +154,12 @@ class Head:
         self._has_bias, self._weight = bias is not None, self.layout.joint(start)
         self.n_scores, self.n_features = self._weight.shape
 
-    def scores_and_design(self, inputs: Tensor) -> tuple[Tensor, Features]:
-        """Return scores and features of some rows."""
-        (features,) = self.network.at_cut(inputs)
+    def scores_and_design(self, rows: Rows) -> tuple[Tensor, Features]:
+        """Return scores and features of some rows, given by their values at the cut."""
+        (features,) = rows
         if self._has_bias:
             features = torch.cat([features, features.new_ones(len(features), 1)], dim=1)
-        dtype = accumulation_dtype(inputs.device)
+        dtype = accumulation_dtype(features.device)
         features = features.to(dtype)
         return features @ self._weight.to(dtype).T, Features(features)
 
@@ -197,12 +201,15 @@ class WholeNetwork:
             return prediction.mean
         return torch.cat([prediction.mean, prediction.variance.log()], dim=-1)
 
-    def scores_and_design(self, inputs: Tensor) -> tuple[Tensor, Jacobians]:
-        """Return scores and their derivatives for some rows, each of them a model of its own."""
-        network, dtype = self.network, accumulation_dtype(inputs.device)
-        query = network.at_cut(inputs)
+    def scores_and_design(self, rows: Rows) -> tuple[Tensor, Jacobians]:
+        """Return scores and their derivatives for some rows, each of them a model of its own.
+
+        Rows are given by their values at the cut.
+        """
+        network, query = self.network, rows
+        dtype = accumulation_dtype(query[0].device)
         values = {
-            name: start.expand(len(inputs), *start.shape).clone().requires_grad_()
+            name: start.expand(len(query[0]), *start.shape).clone().requires_grad_()
             for name, start in network.free.start.items()
         }
         # One row that all see: modules that squeeze their output would lose the axis of a single.

@@ -9,6 +9,7 @@ eigenvalues in some basis, so that a prior precision can be added without decomp
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -272,6 +273,23 @@ class Kronecker(Structure[Matrices]):
         """Decompose what was added."""
         self._inputs, self._input_basis = _eigen(self._inputs / (self._total or 1.0))
         self._outputs, self._output_basis = _eigen(self._outputs)
+
+    def inverse_factors(self, precision: float) -> tuple[Tensor, Tensor]:
+        """Return inverses of both factors, of inputs and outputs, with a share of a precision each.
+
+        The product of the shares is the precision, and each is in proportion to the mean eigenvalue
+        of its factor: the inverse stays a Kronecker product, which that of the sum is not.
+        """
+        means = [max(float(values.mean()), 1e-30) for values in (self._inputs, self._outputs)]
+        ratio = math.sqrt(means[0] / means[1])
+        inverses = [
+            (basis / (values + share)) @ basis.T
+            for values, basis, share in (
+                (self._inputs, self._input_basis, math.sqrt(precision) * ratio),
+                (self._outputs, self._output_basis, math.sqrt(precision) / ratio),
+            )
+        ]
+        return inverses[0], inverses[1]
 
     @property
     def eigenvalues(self) -> Tensor:  # type: ignore[override]

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import logsigmoid
+from torch.nn.functional import logsigmoid, one_hot
 
 from .predictions import Categorical, Gaussian
 
@@ -72,6 +72,25 @@ class CategoricalLikelihood:
             return (torch.sigmoid(scores) * torch.sigmoid(-scores))[..., None]
         proba = torch.softmax(scores, dim=-1)
         return torch.diag_embed(proba) - proba[..., :, None] * proba[..., None, :]
+
+    def fisher_root(self, scores: Tensor) -> Tensor:
+        """Return R with R R' the Fisher information of each row: a column for each class."""
+        if self.link == "binary_logit":
+            return self.fisher_diagonal(scores).sqrt()[..., None]
+        proba = torch.softmax(scores, dim=-1)
+        one = torch.eye(proba.shape[-1]).to(proba)
+        return (one - proba[..., None]) * proba.sqrt()[..., None, :]
+
+    def sampled_fisher_root(
+        self, scores: Tensor, n_columns: int, generator: torch.Generator
+    ) -> Tensor:
+        """Return R with few columns and an expectation of R R' that is the Fisher information."""
+        if scores.shape[-1] <= n_columns or self.link == "binary_logit":
+            return self.fisher_root(scores)
+        proba = torch.softmax(scores, dim=-1)
+        drawn = torch.multinomial(proba.cpu(), n_columns, True, generator=generator)
+        drawn = one_hot(drawn.to(proba.device), proba.shape[-1]).to(proba)
+        return ((drawn - proba[:, None]) / math.sqrt(n_columns)).mT
 
     def total_fisher(self, scores: Tensor, weight: Tensor | None = None) -> Tensor:
         """Return the weighted sum over rows of `fisher`, without a matrix for each of them."""
@@ -173,6 +192,19 @@ class GaussianLikelihood:
             The Fisher information of the scores.
         """
         return torch.diag_embed(self.fisher_diagonal(scores))
+
+    def fisher_root(self, scores: Tensor) -> Tensor:
+        """Return R with R R' the Fisher information of each row."""
+        return torch.diag_embed(self.fisher_diagonal(scores).sqrt())
+
+    def sampled_fisher_root(
+        self,
+        scores: Tensor,
+        n_columns: int,  # noqa: ARG002
+        generator: torch.Generator,  # noqa: ARG002
+    ) -> Tensor:
+        """Return the same as `fisher_root`: outputs are few."""
+        return self.fisher_root(scores)
 
     def total_fisher(self, scores: Tensor, weight: Tensor | None = None) -> Tensor:
         """Return the weighted sum over rows of `fisher`, without a matrix for each of them."""

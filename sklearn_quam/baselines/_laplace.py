@@ -72,7 +72,7 @@ class GaussianModels:
         question: Question,
     ) -> dict[str, np.ndarray]:
         """Hand draws of the scores to the accumulator; see `Models`."""
-        scores, design = self.view.scores_and_design(inputs)
+        scores, design = self.view.scores_and_design(self.view.network.at_cut(inputs))
         self.update(posterior, scores, design, question.limits)
         return {}
 
@@ -134,7 +134,8 @@ class LaplaceMethod(WeightChanging):
 
     def _curvature(self, fit: FitData, view: View, index: Tensor, limits: Limits) -> Curvature:
         groups = slices(len(index), limits.number_that_fits(view.bytes_per_row()))
-        return measure_curvature(view, fit.reference, fit.training, index, self.structure, groups)
+        training = view.network.training_at_cut(fit.training)
+        return measure_curvature(view, training, index, self.structure, groups)
 
     def _best_of_grid(self, fit: FitData, view: View, normal: Tensor, limits: Limits) -> float:
         """Return the prior precision with the best log score on held-out training rows."""
@@ -178,7 +179,8 @@ class LaplaceMethod(WeightChanging):
         inputs, models = self._check_inputs(X), self._fitted.models
         means, covariances = [], []
         for rows in self._fitted.chunks(inputs, self._question(inputs).limits):
-            scores, design = models.view.scores_and_design(inputs[rows])
+            at_cut = models.view.network.at_cut(inputs[rows])
+            scores, design = models.view.scores_and_design(at_cut)
             means.append(scores)
             covariances.append(models.curvature.spread(design, models.precision).covariance())
         return torch.cat(means).cpu().numpy(), torch.cat(covariances).cpu().numpy()
@@ -199,7 +201,7 @@ def _log_scores(fit: FitData, models: GaussianModels, rows: Tensor, limits: Limi
     """Return the log score of some training rows for each precision of the grid."""
     inputs, target = fit.training.inputs[rows], fit.training.target[rows]
     original = fit.reference.predict(inputs)
-    scores, design = models.view.scores_and_design(inputs)
+    scores, design = models.view.scores_and_design(models.view.network.at_cut(inputs))
     found = []
     for precision in GRID:
         posterior = make_posterior(original, "entropy")

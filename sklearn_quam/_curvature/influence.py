@@ -1,0 +1,119 @@
+"""Which training rows can tell what a change costs that is made for one row.
+
+A change that is made for a row moves few training rows: those whose inputs to the searched layers
+look like its own, seen through the inverse curvature. These are looked at one by one. The others are
+represented by a sample in which a row is the more likely the more it is moved, and counts by one over
+its probability: an unbiased share of what they cost together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._network.predictions import from_arrays, to_arrays
+
+# The share of the rows that represent the others.
+_SHARE = 0.25
+
+
+@dataclass(frozen=True, eq=False)
+class Influence:
+    """Inputs of the searched layers, for all training rows.
+
+    Parameters
+    ----------
+    features : tuple of Tensor of shape (n_rows, n_in)
+        What each layer takes, without the constant of the bias.
+    inverses : tuple of Tensor of shape (n_in, n_in)
+        Inverse second moments of these; one longer where there is a constant.
+    weight : Tensor of shape (n_rows,) or None
+        Sample weights.
+    start : float
+        Where the sample begins, between zero and one.
+    """
+
+    features: tuple[Tensor, ...]
+    inverses: tuple[Tensor, ...]
+    weight: Tensor | None
+    start: float
+
+    def rows_for(self, features: list[Tensor], n_rows: int) -> tuple[Tensor, Tensor]:
+        """Return training rows for some rows, and how many each of them stands for.
+
+        Parameters
+        ----------
+        features : list of Tensor of shape (n_queries, n_in)
+            What each layer takes for the rows that are asked about.
+        n_rows : int
+            How many training rows are wanted.
+
+        Returns
+        -------
+        index, count : Tensor of shape (n_queries, n_rows)
+            Numbers of the training rows, and what they count.
+        """
+        total = len(self.features[0])
+        if n_rows >= total:
+            index = torch.arange(total, device=features[0].device).expand(len(features[0]), -1)
+            return index, torch.ones_like(index, dtype=self.features[0].dtype)
+        strength = self._strength(features)
+        n_drawn = int(_SHARE * n_rows)
+        top = strength.topk(n_rows - n_drawn, dim=1).indices
+        rest = strength.scatter(1, top, 0.0)
+        drawn, count = _systematic_sample(rest, n_drawn, self.start)
+        return torch.cat([top, drawn], 1), torch.cat([torch.ones_like(count[:, :1]).expand_as(top), count], 1)
+
+    def _strength(self, features: list[Tensor]) -> Tensor:
+        """Return how much a change for each row moves each training row, (n_queries, n_rows)."""
+        strength: Any = 0.0
+        for own, others, inverse in zip(features, self.features, self.inverses, strict=True):
+            direction = with_constant(own, inverse) @ inverse
+            n_in = others.shape[1]
+            kernel = direction[:, :n_in] @ others.T
+            if direction.shape[1] > n_in:
+                kernel += direction[:, n_in:]
+            kernel.square_()
+            size = kernel.mean(dim=1, keepdim=True).clamp(min=torch.finfo(kernel.dtype).tiny)
+            strength = strength + kernel / size
+        return strength if self.weight is None else strength * self.weight
+
+    def __getstate__(self) -> dict[str, Any]:
+        arrays = to_arrays((*self.features, *self.inverses, self.weight))
+        return {**arrays, "n_layers": len(self.features), "start": self.start}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        *tensors, weight = from_arrays(state)
+        n_layers = state["n_layers"]
+        self.__dict__.update(
+            features=tuple(tensors[:n_layers]),
+            inverses=tuple(tensors[n_layers:]),
+            weight=weight,
+            start=state["start"],
+        )
+
+
+def with_constant(features: Tensor, inverse: Tensor) -> Tensor:
+    """Return features with a constant for the bias, if the inverse has a place for it."""
+    if inverse.shape[0] == features.shape[-1]:
+        return features
+    return torch.cat([features, features.new_ones(*features.shape[:-1], 1)], dim=-1)
+
+
+def _systematic_sample(sizes: Tensor, n_drawn: int, start: float) -> tuple[Tensor, Tensor]:
+    """Return numbers drawn in proportion to sizes, and one over how often each is to be expected.
+
+    Points at equal distances on the line of added-up sizes: what is drawn for a row depends on its own
+    sizes only.
+    """
+    line = sizes.cumsum(dim=1, dtype=torch.float64)
+    length = line[:, -1:]
+    points = (torch.arange(n_drawn, device=sizes.device) + start) / max(n_drawn, 1) * length
+    drawn = torch.searchsorted(line, points).clamp(max=sizes.shape[1] - 1)
+    size = sizes.gather(1, drawn).to(line.dtype)
+    count = length / (n_drawn * size.clamp(min=torch.finfo(torch.float32).tiny))
+    # Nothing is left to be drawn where no other row is moved at all.
+    return drawn, torch.where(size > 0, count, 0.0).to(sizes.dtype)

@@ -1,0 +1,157 @@
+"""The cheapest way to change a score: gradients times the inverse of the curvature.
+
+A step of natural search moves along these directions. Everything about them is computed once, when
+an estimator is fitted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .._network.free import Free, FreeNetwork
+from .._network.limits import Limits, slices
+from .._network.predictions import Prediction, from_arrays, to_arrays
+from .._network.reference import TrainingSet
+from .layouts import Matrices, Vectors
+from .measure import measure_curvature
+from .scores import score_view
+from .structures import Kronecker, Structure
+
+# Rows that the curvature is measured on, and classes that each of them is differentiated for.
+_MAX_ROWS = 20_000
+_MAX_COLUMNS = 32
+
+
+@dataclass(frozen=True, eq=False)
+class LayerInverse:
+    """The inverse curvature of a layer, as a Kronecker product.
+
+    Parameters
+    ----------
+    layout : Matrices
+        The layer's parameters.
+    inputs, outputs : Tensor
+        Inverse factors.
+    """
+
+    layout: Matrices
+    inputs: Tensor
+    outputs: Tensor
+
+    def __call__(self, values: Free) -> Free:
+        """Return the product with parameters, which may have axes in front."""
+        return self.layout.parts(self.outputs @ self.layout.joint(values) @ self.inputs)
+
+    def __getstate__(self) -> dict:
+        return {"layout": self.layout, **to_arrays((self.inputs, self.outputs))}
+
+    def __setstate__(self, state: dict) -> None:
+        inputs, outputs = from_arrays(state)
+        self.__dict__.update(layout=state["layout"], inputs=inputs, outputs=outputs)
+
+
+@dataclass(frozen=True, eq=False)
+class DiagonalInverse:
+    """The inverse of the diagonal of the curvature of any parameters.
+
+    Parameters
+    ----------
+    layout : Vectors
+        The parameters.
+    values : Tensor of shape (n_parameters,)
+        The inverse diagonal.
+    """
+
+    layout: Vectors
+    values: Tensor
+
+    def __call__(self, values: Free) -> Free:
+        """Return the product with parameters, which may have axes in front."""
+        return self.layout.unflatten(self.layout.flatten(values) * self.values)
+
+
+@dataclass(frozen=True, eq=False)
+class Preconditioner:
+    """The inverse curvature of the sum of the training losses.
+
+    Parameters
+    ----------
+    blocks : tuple
+        Inverses of independent parts.
+    """
+
+    blocks: tuple[LayerInverse | DiagonalInverse, ...]
+
+    def __call__(self, values: Free) -> Free:
+        """Return the product with parameters, which may have axes in front."""
+        parts = [block(values) for block in self.blocks]
+        return {name: part for solved in parts for name, part in solved.items()}
+
+    def of_layer(self, weight: str) -> LayerInverse:
+        """Return the inverse of the layer that has a weight of this name."""
+        for block in self.blocks:
+            if isinstance(block, LayerInverse) and block.layout.weight == weight:
+                return block
+        raise KeyError(weight)
+
+
+def make_preconditioner(
+    network: FreeNetwork,
+    training: TrainingSet,
+    original: Prediction,
+    limits: Limits,
+    *,
+    precision: float,
+    n_training_rows: int,
+    generator: torch.Generator,
+) -> Preconditioner:
+    """Measure the curvature of the training loss, and invert it.
+
+    Parameters
+    ----------
+    network : FreeNetwork
+        The network as a function of what may change.
+    training : TrainingSet
+        The training data at the cut.
+    original : Prediction
+        What the given network predicts for some of them.
+    limits : Limits
+        How much may be held together.
+    precision : float
+        What is added to the curvature of all training rows.
+    n_training_rows : int
+        How many rows the network was trained on.
+    generator : torch.Generator
+        Draws the rows that are looked at, where there are many.
+
+    Returns
+    -------
+    Preconditioner
+        The inverse, in the type of the network.
+    """
+    view = score_view(network, original[:1])
+    index = torch.randperm(len(training), generator=generator)[:_MAX_ROWS].sort().values
+    groups = slices(len(index), limits.number_that_fits(view.bytes_per_row()))
+    structure = "diag" if network.free.updates else "kron"
+    curvature = measure_curvature(
+        view, training, index, structure, groups, n_columns=_MAX_COLUMNS
+    )
+    # Each of the rows that were looked at stands for several.
+    share = n_training_rows / len(index)
+    like = next(iter(network.free.start.values()))
+    return Preconditioner(
+        tuple(_inverse(block, precision, share, like) for block in curvature.blocks)
+    )
+
+
+def _inverse(
+    block: Structure, precision: float, share: float, like: Tensor
+) -> LayerInverse | DiagonalInverse:
+    if isinstance(block, Kronecker):
+        inputs, outputs = block.inverse_factors(precision / share)
+        return LayerInverse(block.layout, inputs.to(like), (outputs / share).to(like))
+    assert isinstance(block.layout, Vectors)
+    return DiagonalInverse(block.layout, (1 / (share * block.eigenvalues + precision)).to(like))
