@@ -50,7 +50,7 @@ def quam(network, X, y, X_new, search, *, settings=("given", "expected"), **argu
     Returns
     -------
     dict
-        ``scores`` by setting, ``fit_seconds``, and ``seconds``, of which each row took one share.
+        ``scores`` by setting, ``fit_seconds``, ``seconds_per_row`` and ``n_parameters`` searched.
     """
     est = QUAMClassifier(network, **{"search": search, "random_state": 0, **arguments})
     start = time.perf_counter()
@@ -67,6 +67,7 @@ def quam(network, X, y, X_new, search, *, settings=("given", "expected"), **argu
         "scores": scores,
         "fit_seconds": fit_seconds,
         "seconds_per_row": seconds[0] / len(X_new),
+        "n_parameters": est.n_parameters_searched_,
     }
 
 

@@ -2,6 +2,7 @@
 
 from ._network.parameters import LoRA
 from ._posterior.results import ChainDiagnostics, Diagnostics, SearchDiagnostics, Uncertainty
+from ._search.natural.arguments import LinearSearch, NaturalSearch
 from ._search.penalty import PenaltySearch
 from .baselines import (
     CyclicalSGHMCClassifier,
@@ -36,11 +37,13 @@ __all__ = [
     "HMCRegressor",
     "LaplaceClassifier",
     "LaplaceRegressor",
+    "LinearSearch",
     "LoRA",
     "MCDropoutClassifier",
     "MCDropoutRegressor",
     "MixtureLaplaceClassifier",
     "MixtureLaplaceRegressor",
+    "NaturalSearch",
     "PenaltySearch",
     "QUAMClassifier",
     "QUAMRegressor",

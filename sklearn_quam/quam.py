@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from ._search.sampling import CLASSIFIER_SAMPLING, REGRESSOR_SAMPLING
+from ._search.sampling import SAMPLERS
 from ._search.targets import Targets, class_targets, direction_targets
 from ._typing import Device, MemoryLimit, NoiseVariance, Parameters, RandomState
 from .base._adversarial import AdversarialSearch
@@ -29,8 +29,10 @@ class QUAMClassifier(AdversarialSearch, BaseUncertaintyClassifier):
         ``LogisticRegression``, or a pipeline that ends in one of these: taken as it is, never
         retrained and never changed. An unfitted one is cloned and trained by ``fit``. None
         trains a small network.
-    parameters : str, int, list of str, callable or LoRA, default="all"
-        What may differ from the given network: "all", "last_layer", a number of last layers,
+    parameters : str, int, list of str, callable or LoRA, default="auto"
+        What may differ from the given network. "auto" is all linear layers of an MLP, and the
+        linear layers at the end of other networks, behind convolutions, recurrences or attention;
+        everything where there are none. Or "all", "last_layer", a number of last layers,
         "bias", "norm" (of normalisation layers), names of parameters or patterns such as "head.*",
         a function of (name, parameter), "lora" or a `LoRA`. The part of the network before it is
         computed only once for each row.
@@ -38,26 +40,35 @@ class QUAMClassifier(AdversarialSearch, BaseUncertaintyClassifier):
         "given" judges the given network (setting (b) of the paper), "expected" the average of all
         plausible models, which then also predicts (setting (a)). It may be changed after ``fit``:
         both use the same models.
-    search : "penalty" or PenaltySearch, default="penalty"
-        How the searches move: `PenaltySearch` is the paper's algorithm, and "penalty" means its
-        defaults. Its arguments are tuned as ``search__n_steps``.
-    targets : "all", int or "untargeted", default="all"
+    search : str, NaturalSearch, LinearSearch or PenaltySearch, default="auto"
+        How the searches move: "natural" means `NaturalSearch` with its defaults, "linear" the much
+        faster `LinearSearch`, "penalty" the paper's algorithm `PenaltySearch`. "auto" is natural
+        search, or penalty search with a warning where the curvature of the network cannot be
+        measured. Arguments of a search are tuned as ``search__n_steps``.
+    targets : "auto", "all", int or "untargeted", default="auto"
         A search for each class, for the N most probable ones, or a single search that raises
-        the divergence itself, which finds less.
-    sampling : {"trajectory", "best", "gaussian"}, default="trajectory"
-        Which models count: all that a search meets on its way, the most divergent feasible one of
-        each search, or this one and draws around it. The given network counts in any case, once
-        for each target: it anchors the weights where every other model explains the data badly.
+        the divergence itself, which finds less and needs ``search="penalty"``. "auto" is all
+        classes if there are at most 20, else the most probable one and its ten likeliest rivals.
+    sampling : {"auto", "profile", "trajectory", "best", "gaussian"}, default="auto"
+        Which models count. "profile": all that a search meets, as an integral over the log-odds of
+        its class, so that the number of steps does not matter. "trajectory": all that it meets,
+        each alike. "best": the most divergent feasible one of each search. "gaussian": this one and
+        draws around it. The given network counts in any case: it anchors the weights where every
+        other model explains the data badly. "auto" is "trajectory" in penalty search and
+        "profile" in others.
     temperature : float or "auto", default="auto"
-        Scale of loss increases (T in the paper): a found model weighs exp(-increase / temperature),
-        where an increase below zero counts as zero.
-        "auto" is 10 / n_samples of the training data, ten times the temperature of the Bayesian
-        posterior, because loss increases are measured on a part of the training data.
+        Scale of what models cost (T in the paper), in nats of the whole training set: a model
+        weighs exp(-cost / temperature), where a cost below zero counts as zero. "auto" is 10, which
+        ranks rows best, and 1 in linear search. The Bayesian posterior has 1: take that where the
+        average in ``setting="expected"`` is to be used as a forecast.
     slack : float, default=None
-        Largest increase of the mean training loss (in nats a row) at which a model still counts as
-        one that explains the data (gamma in the paper); None takes the temperature.
-        It decides what is called feasible, what ``sampling="best"`` may take, and when a search
-        has converged.
+        Largest cost, in nats of the whole training set, at which a model still counts as one that
+        explains the data (gamma in the paper); None means 10.
+        It decides what is called feasible, what ``sampling="best"`` may take, and when a penalty
+        search has converged.
+    n_training_rows : int, default=None
+        How many rows the network was trained on, if those passed to ``fit`` are only a sample of
+        them: each then stands for several.
     link : {"logits", "log_probabilities", "probabilities", "binary_logit"}, default=None
         What the network returns: scores, logarithms of probabilities, probabilities, or the one
         score of the second of two classes. None takes it from a skorch net's criterion, and means
@@ -85,10 +96,16 @@ class QUAMClassifier(AdversarialSearch, BaseUncertaintyClassifier):
         Parameters of the network that may differ.
     n_parameters_searched_ : int
         Number of values in them, or in the factors of low-rank updates of them.
+    search_ : NaturalSearch, LinearSearch or PenaltySearch
+        How the searches move.
+    search_reason_ : str
+        Why they move like this.
+    n_training_rows_ : int
+        How many rows the network was trained on.
     temperature_ : float
-        The temperature.
+        The temperature, in nats of the whole training set.
     slack_ : float
-        The slack.
+        The slack, in nats of the whole training set.
     cut_ : {"inside", "at_input", "failed"}
         Where the network is cut: inside, so that what comes before is computed only once for each
         row; at its input, because what is searched begins there; or not at all, because the module
@@ -124,27 +141,29 @@ class QUAMClassifier(AdversarialSearch, BaseUncertaintyClassifier):
     _parameter_constraints: ClassVar[dict] = {
         **BaseUncertaintyClassifier._parameter_constraints,
         **AdversarialSearch._search_constraints,
-        "sampling": [StrOptions(CLASSIFIER_SAMPLING)],
+        "sampling": [StrOptions({"auto", *SAMPLERS})],
         "targets": [
-            StrOptions({"all", "untargeted"}),
+            StrOptions({"auto", "all", "untargeted"}),
             Interval(Integral, 1, None, closed="left"),
         ],
     }
 
     _auto_temperature = 10.0
-    _auto_slack = 1.0
+    _auto_slack = 10.0
+    _auto_sampling = "trajectory"
 
     def __init__(
         self,
         estimator: Any = None,
         *,
-        parameters: Parameters = "all",
+        parameters: Parameters = "auto",
         setting: str = "given",
-        search: Any = "penalty",
-        targets: Any = "all",
-        sampling: str = "trajectory",
+        search: Any = "auto",
+        targets: Any = "auto",
+        sampling: str = "auto",
         temperature: float | str = "auto",
         slack: float | None = None,
+        n_training_rows: int | None = None,
         link: str | None = None,
         device: Device = None,
         n_jobs: int | None = None,
@@ -160,6 +179,7 @@ class QUAMClassifier(AdversarialSearch, BaseUncertaintyClassifier):
         self.sampling = sampling
         self.temperature = temperature
         self.slack = slack
+        self.n_training_rows = n_training_rows
         self.link = link
         self.device = device
         self.n_jobs = n_jobs
@@ -186,8 +206,10 @@ class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
         ``LinearRegression``, or a pipeline that ends in one of these: taken as it is, never
         retrained and never changed. An unfitted one is cloned and trained by ``fit``. None
         trains a small network.
-    parameters : str, int, list of str, callable or LoRA, default="all"
-        What may differ from the given network: "all", "last_layer", a number of last layers,
+    parameters : str, int, list of str, callable or LoRA, default="auto"
+        What may differ from the given network. "auto" is all linear layers of an MLP, and the
+        linear layers at the end of other networks, behind convolutions, recurrences or attention;
+        everything where there are none. Or "all", "last_layer", a number of last layers,
         "bias", "norm" (of normalisation layers), names of parameters or patterns such as "head.*",
         a function of (name, parameter), "lora" or a `LoRA`. The part of the network before it is
         computed only once for each row.
@@ -197,28 +219,34 @@ class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
         both use the same models.
     measure : {"entropy", "variance"}, default="entropy"
         Entropies in nats, or variances in squared units of the target.
-    search : "penalty" or PenaltySearch, default="penalty"
-        How the searches move: `PenaltySearch` is the paper's algorithm, and "penalty" means its
-        defaults. Its arguments are tuned as ``search__n_steps``.
+    search : str, NaturalSearch, LinearSearch or PenaltySearch, default="auto"
+        How the searches move: "natural" means `NaturalSearch` with its defaults, "linear" the much
+        faster `LinearSearch`, "penalty" the paper's algorithm `PenaltySearch`. "auto" is natural
+        search, or penalty search with a warning where the curvature of the network cannot be
+        measured. Arguments of a search are tuned as ``search__n_steps``.
     targets : {"all", "untargeted"}, default="all"
         Searches up and down for each output, or a single search that raises the divergence
         itself, which finds less.
-    sampling : {"profile", "trajectory", "best", "gaussian"}, default="profile"
-        Which models count: for every shift of the mean the one that explains the data best, all
-        that a search meets on its way, the most divergent feasible one of each search, or this one
-        and draws around it. Only "profile" has the scale of a posterior; the others rank rows. Its
+    sampling : {"auto", "profile", "trajectory", "best", "gaussian"}, default="auto"
+        Which models count. "profile", which "auto" means: for every shift of the mean the one that
+        explains the data best. "trajectory": all that a search meets on its way. "best": the most
+        divergent feasible one of each search. "gaussian": this one and draws around it. Only
+        "profile" has the scale of a posterior; the others rank rows. Its
         loss increases are those to be expected if the given network is right. The given network (in
         "profile": shifts next to zero) counts in any case: it anchors the weights where every other
         model explains the data badly.
     temperature : float or "auto", default="auto"
-        Scale of loss increases (T in the paper): a found model weighs exp(-increase / temperature),
-        where an increase below zero counts as zero.
-        "auto" is 1 / n_samples of the training data, the temperature of the Bayesian posterior.
+        Scale of what models cost (T in the paper), in nats of the whole training set: a model
+        weighs exp(-cost / temperature), where a cost below zero counts as zero. "auto" is 1, the
+        temperature of the Bayesian posterior.
     slack : float, default=None
-        Largest increase of the mean training loss (in nats a row) at which a model still counts as
-        one that explains the data (gamma in the paper); None takes ten times the temperature.
-        It decides what is called feasible, what ``sampling="best"`` may take, and when a search
-        has converged.
+        Largest cost, in nats of the whole training set, at which a model still counts as one that
+        explains the data (gamma in the paper); None means 10.
+        It decides what is called feasible, what ``sampling="best"`` may take, and when a penalty
+        search has converged.
+    n_training_rows : int, default=None
+        How many rows the network was trained on, if those passed to ``fit`` are only a sample of
+        them: each then stands for several.
     link : {"mean", "mean_variance", "mean_log_variance"}, default=None
         What the network returns; two parts are a tuple, or the two halves of the columns. None
         takes it from a skorch net's criterion, such as ``MSELoss`` for the mean; of other modules
@@ -251,10 +279,16 @@ class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
         Parameters of the network that may differ.
     n_parameters_searched_ : int
         Number of values in them, or in the factors of low-rank updates of them.
+    search_ : NaturalSearch, LinearSearch or PenaltySearch
+        How the searches move.
+    search_reason_ : str
+        Why they move like this.
+    n_training_rows_ : int
+        How many rows the network was trained on.
     temperature_ : float
-        The temperature.
+        The temperature, in nats of the whole training set.
     slack_ : float
-        The slack.
+        The slack, in nats of the whole training set.
     cut_ : {"inside", "at_input", "failed"}
         Where the network is cut: inside, so that what comes before is computed only once for each
         row; at its input, because what is searched begins there; or not at all, because the module
@@ -291,25 +325,27 @@ class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
     _parameter_constraints: ClassVar[dict] = {
         **BaseUncertaintyRegressor._parameter_constraints,
         **AdversarialSearch._search_constraints,
-        "sampling": [StrOptions(REGRESSOR_SAMPLING)],
+        "sampling": [StrOptions({"auto", *SAMPLERS})],
         "targets": [StrOptions({"all", "untargeted"})],
     }
 
     _auto_temperature = 1.0
     _auto_slack = 10.0
+    _auto_sampling = "profile"
 
     def __init__(
         self,
         estimator: Any = None,
         *,
-        parameters: Parameters = "all",
+        parameters: Parameters = "auto",
         setting: str = "given",
         measure: str = "entropy",
-        search: Any = "penalty",
+        search: Any = "auto",
         targets: Any = "all",
-        sampling: str = "profile",
+        sampling: str = "auto",
         temperature: float | str = "auto",
         slack: float | None = None,
+        n_training_rows: int | None = None,
         link: str | None = None,
         noise_variance: NoiseVariance = None,
         device: Device = None,
@@ -327,6 +363,7 @@ class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
         self.sampling = sampling
         self.temperature = temperature
         self.slack = slack
+        self.n_training_rows = n_training_rows
         self.link = link
         self.noise_variance = noise_variance
         self.device = device

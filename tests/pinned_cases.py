@@ -55,13 +55,15 @@ def members(build, *args, y):
     return nets
 
 
+# Temperature and slack are nats of all training rows; those of the mean loss are written down.
+N_ROWS = 60
 SHORT = {"n_steps": 12, "penalty_every": 4, "learning_rate": 0.02, "tol": 0.0, "batch_size": 32}
 
 # name -> (build and its arguments, targets, arguments of QUAM, of its search)
 SEARCHES = {
     "trajectory": ((dense, 3), LABELS, {}, SHORT),
-    "best": ((dense, 3), LABELS, {"sampling": "best", "slack": 0.5}, SHORT),
-    "gaussian": ((dense, 3), LABELS, {"sampling": "gaussian", "slack": 0.5}, SHORT),
+    "best": ((dense, 3), LABELS, {"sampling": "best", "slack": 0.5 * N_ROWS}, SHORT),
+    "gaussian": ((dense, 3), LABELS, {"sampling": "gaussian", "slack": 0.5 * N_ROWS}, SHORT),
     "two targets": ((dense, 3), LABELS, {"targets": 2}, SHORT),
     "untargeted": ((dense, 3), LABELS, {"targets": "untargeted"}, SHORT),
     "last layer": ((dense, 3), LABELS, {"parameters": "last_layer"}, SHORT),
@@ -70,15 +72,20 @@ SEARCHES = {
     "tied": ((Residual,), LABELS, {}, SHORT),
     "loop": ((Looped,), LABELS, {}, SHORT),
     "defaults": ((dense, 3), LABELS, {}, {}),
-    "temperature": ((dense, 3), LABELS, {"temperature": 0.3}, SHORT),
+    "temperature": (
+        (dense, 3),
+        LABELS,
+        {"temperature": 0.3 * N_ROWS, "slack": 0.3 * N_ROWS},
+        SHORT,
+    ),
     "bounded": ((dense, 3), LABELS, {}, {**SHORT, "max_change": 0.3, "weight_decay": 0.01}),
-    "early end": ((dense, 3), LABELS, {"slack": 1.0}, {"n_steps": 40, "tol": 0.2}),
+    "early end": ((dense, 3), LABELS, {"slack": 1.0 * N_ROWS}, {"n_steps": 40, "tol": 0.2}),
     "profile": ((dense, 1), TARGET, {}, SHORT),
     "profile, two outputs": ((dense, 2), TWO_TARGETS, {}, SHORT),
     "profile, defaults": ((dense, 1), TARGET, {}, {}),
     "variances": ((MeanAndVariance,), TARGET, {}, SHORT),
     "trajectory of means": ((dense, 1), TARGET, {"sampling": "trajectory"}, SHORT),
-    "best of means": ((dense, 1), TARGET, {"sampling": "best", "slack": 0.5}, SHORT),
+    "best of means": ((dense, 1), TARGET, {"sampling": "best", "slack": 0.5 * N_ROWS}, SHORT),
     "untargeted means": ((dense, 1), TARGET, {"targets": "untargeted"}, SHORT),
 }
 # method -> arguments
@@ -109,7 +116,9 @@ def cases(quam):
         kind = f"QUAM{'Regressor' if y.dtype.kind == 'f' else 'Classifier'}"
 
         def make(kind=kind, build=build, args=args, y=y, arguments=arguments, search=search):
-            return quam(getattr(sklearn_quam, kind), trained(build, *args, y=y), arguments, search)
+            network = trained(build, *args, y=y)
+            arguments = {"parameters": "all", **arguments}
+            return quam(getattr(sklearn_quam, kind), network, arguments, search)
 
         yield f"{kind}: {name}", make, (X, y), X_NEW
     yield (
@@ -117,7 +126,7 @@ def cases(quam):
         lambda: quam(
             sklearn_quam.QUAMClassifier,
             trained(convolutional, data=IMAGE_ROWS, y=LABELS),
-            {},
+            {"parameters": "all"},
             {**SHORT, "n_steps": 6},
         ),
         (IMAGE_ROWS, LABELS),
@@ -125,7 +134,7 @@ def cases(quam):
     )
     yield (
         "QUAMClassifier: weighted",
-        lambda: quam(sklearn_quam.QUAMClassifier, trained(dense, 3), {}, SHORT),
+        lambda: quam(sklearn_quam.QUAMClassifier, trained(dense, 3), {"parameters": "all"}, SHORT),
         (X, LABELS, WEIGHTS),
         X_NEW,
     )

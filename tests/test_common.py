@@ -7,10 +7,13 @@ import sklearn_quam
 from sklearn_quam import PenaltySearch
 from sklearn_quam.base import _estimator
 
-# method -> arguments that keep the checks fast
+# method -> arguments that keep the checks fast; what comes behind a comma tells ways to run the
+# same method apart
 ARGUMENTS = {
     "Reference": {},
-    "QUAM": {"search": PenaltySearch(n_steps=2)},
+    "QUAM": {},
+    "QUAM, linear": {"search": "linear"},
+    "QUAM, penalty": {"search": PenaltySearch(n_steps=2)},
     "MCDropout": {"n_samples": 4},
     "DeepEnsemble": {"n_estimators": 2},
     "Laplace": {"n_samples": 8},
@@ -20,7 +23,7 @@ ARGUMENTS = {
     "HMC": {"n_samples": 4, "n_warmup": 2, "n_leapfrog": 2, "n_chains": 2},
 }
 ESTIMATORS = [
-    getattr(sklearn_quam, f"{name}{task}")(**arguments)
+    getattr(sklearn_quam, f"{name.partition(',')[0]}{task}")(**arguments)
     for name, arguments in ARGUMENTS.items()
     for task in ("Classifier", "Regressor")
 ]

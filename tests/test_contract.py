@@ -3,6 +3,8 @@
 import copy
 import io
 import pickle
+from collections.abc import Callable
+from typing import NamedTuple
 
 import joblib
 import numpy as np
@@ -24,7 +26,7 @@ from skorch import NeuralNetClassifier, NeuralNetRegressor
 from torch import nn
 
 import sklearn_quam
-from sklearn_quam import Diagnostics, PenaltySearch, Uncertainty
+from sklearn_quam import Diagnostics, LinearSearch, NaturalSearch, PenaltySearch, Uncertainty
 from sklearn_quam._network.adapters import is_pretrained
 
 
@@ -46,10 +48,14 @@ def members(network):
     return {"estimators": perturbed(network)} if is_pretrained(network) else {"n_estimators": 2}
 
 
-# method -> arguments that keep the tests fast, or a function of the network that returns them
+# method -> arguments that keep the tests fast, or a function of the network that returns them; what
+# comes behind a comma tells ways to run the same method apart
 ARGUMENTS = {
     "Reference": {},
-    "QUAM": {"search": PenaltySearch(n_steps=5)},
+    "QUAM": {},
+    "QUAM, natural": {"search": NaturalSearch(n_steps=4, n_rows=16)},
+    "QUAM, linear": {"search": LinearSearch()},
+    "QUAM, penalty": {"search": PenaltySearch(n_steps=5)},
     "MCDropout": {"n_samples": 8, "p": 0.2},
     "DeepEnsemble": members,
     "Laplace": {"n_samples": 16},
@@ -58,11 +64,22 @@ ARGUMENTS = {
     "CyclicalSGHMC": {"n_cycles": 2, "n_steps": 10, "samples_per_cycle": 2, "n_chains": 2},
     "HMC": {"n_samples": 6, "n_warmup": 4, "n_leapfrog": 3},
 }
-METHODS = {
-    getattr(sklearn_quam, f"{name}{task}"): arguments
+
+
+class Method(NamedTuple):
+    """A method for one of the tasks, with the arguments that it is tested with."""
+
+    name: str
+    kind: type
+    arguments: dict | Callable
+
+
+METHODS = [
+    Method(name.replace(base, base + task), getattr(sklearn_quam, base + task), arguments)
     for name, arguments in ARGUMENTS.items()
+    for base in [name.partition(",")[0]]
     for task in ("Classifier", "Regressor")
-}
+]
 
 DEVICES = ["cpu"]
 if torch.cuda.is_available():
@@ -93,6 +110,10 @@ OTHER_VALUES = {
     "search__penalty_growth": 2.0,
     "search__adam_epsilon": 0.5,
     "search__max_change": 3.0,
+    "search__n_corrections": 3,
+    "search__damping": 0.5,
+    "search__screen": 0.2,
+    "n_training_rows": 1000,
 }
 
 
@@ -115,7 +136,7 @@ class CountedRegressor(CountedFits, NeuralNetRegressor):
 
 
 def is_classifier(method):
-    return method._task == "classifier"
+    return method.kind._task == "classifier"
 
 
 def make_data(method, n_samples=40, seed=0):
@@ -147,23 +168,23 @@ def make_skorch_net(method):
 
 def make_estimator(method, estimator=None, **params):
     network = make_module(method) if estimator is None else estimator
-    arguments = METHODS[method]
+    arguments = method.arguments
     arguments = arguments(network) if callable(arguments) else arguments
-    return method(network, **{**arguments, "random_state": 0, **params})
+    return method.kind(network, **{**arguments, "random_state": 0, **params})
 
 
-@pytest.fixture(params=METHODS, ids=lambda method: method.__name__)
+@pytest.fixture(params=METHODS, ids=lambda method: method.name)
 def method(request):
     return request.param
 
 
 each_classifier = pytest.mark.parametrize(
-    "method", list(filter(is_classifier, METHODS)), ids=lambda method: method.__name__
+    "method", list(filter(is_classifier, METHODS)), ids=lambda method: method.name
 )
 each_regressor = pytest.mark.parametrize(
     "method",
     [method for method in METHODS if not is_classifier(method)],
-    ids=lambda method: method.__name__,
+    ids=lambda method: method.name,
 )
 
 
@@ -335,7 +356,7 @@ def test_runs_on_every_device(method, device, fitted, X_new):
 @settings(deadline=None, max_examples=10)
 @given(rows=st.lists(st.integers(0, 11), min_size=1, max_size=12), data=st.data())
 def test_a_row_does_not_depend_on_the_others(rows, data):
-    method = data.draw(st.sampled_from(list(METHODS)))
+    method = data.draw(st.sampled_from(METHODS))
     setting = data.draw(st.sampled_from(["given", "expected"]))
     X, y = make_data(method)
     est = make_estimator(method, setting=setting).fit(X, y)
@@ -481,9 +502,9 @@ def test_html_representation(method, kind):
         "none": None,
         "pipeline": make_pipeline(StandardScaler(), make_sklearn_net(method)).fit(X, y),
     }[kind]
-    est = method(network)
-    assert method.__name__ in est._repr_html_()
-    assert method.__name__ in repr(est)
+    est = method.kind(network)
+    assert method.kind.__name__ in est._repr_html_()
+    assert method.kind.__name__ in repr(est)
 
 
 def test_sample_weight_reaches_the_wrapped_estimator(method):
@@ -612,7 +633,7 @@ def other_value(name, value, method):
         return PenaltySearch(n_steps=6)
     if name in OTHER_VALUES:
         other = OTHER_VALUES[name]
-        return other[method._task] if isinstance(other, dict) else other
+        return other[method.kind._task] if isinstance(other, dict) else other
     return value / 2 if isinstance(value, float) and value else value + 1
 
 

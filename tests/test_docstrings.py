@@ -22,9 +22,8 @@ OF_THE_TASK = {
     "link": "names the links of the task",
     "learning_rate": "regressors step along the squared error",
     "targets": "classes, or directions",
-    "sampling": "only regressors have a profile",
+    "sampling": "a profile is one of log-odds, or of means",
     "temperature": "the automatic one differs",
-    "slack": "the automatic one differs",
 }
 
 

@@ -91,8 +91,6 @@ options = st.fixed_dictionaries(
 def build(kind, **chosen):
     """Return a fitted estimator in double precision."""
     wrapper, module, n_out, y = KINDS[kind]
-    if wrapper is QUAMClassifier and chosen.get("sampling") == "profile":
-        chosen["sampling"] = "trajectory"
     arguments = {**SHORT, "slack": 0.2, **chosen}
     return quam(wrapper, seeded(module, n_out).double(), **arguments).fit(X, y)
 
@@ -318,7 +316,7 @@ def test_losses_of_much_data_are_measured_on_a_part_of_them():
     rng = np.random.default_rng(0)
     many, net = rng.normal(size=(1500, 4)), seeded(dense).double()
     labels = (many[:, 0] > 0).astype(int) + (many[:, 1] > 0)
-    est = quam(QUAMClassifier, net, **SHORT, slack=1.0).fit(many, labels)
+    est = quam(QUAMClassifier, net, n_rows=1500, **SHORT, slack=1.0).fit(many, labels)
     part = est._fitted.models.problem.evaluation
     assert len(part) == len(set(part.tolist())) == 1024
     inputs, target = torch.as_tensor(many)[part], torch.as_tensor(labels)[part]
@@ -414,7 +412,7 @@ def bayesian_logistic(seed, correlation, n_features=2, C=np.inf, n_draws=20_000)
 
 def rank_correlation(kind, problem, **options):
     net, X, y, X_test, truth = problem
-    est = quam(kind, net, random_state=0, **options).fit(X, y)
+    est = quam(kind, net, n_rows=len(X), random_state=0, **options).fit(X, y)
     return spearmanr(est.predict_uncertainty(X_test).epistemic, truth).statistic
 
 
@@ -469,7 +467,8 @@ def test_logistic_regression_ranks_as_the_posterior_on_average(n_features, C):
 @pytest.mark.parametrize("correlation", [0.0, 0.5, 0.9])
 def test_profile_of_linear_regression_is_the_posterior(correlation, setting):
     net, X, y, X_test, half_leverage = bayesian_linear(0, correlation)
-    est = quam(QUAMRegressor, net, random_state=0, **CONVERGED, setting=setting, measure="variance")
+    options = {**CONVERGED, "setting": setting, "measure": "variance", "random_state": 0}
+    est = quam(QUAMRegressor, net, n_rows=len(X), **options)
     u = est.fit(X, y).predict_uncertainty(X_test)
     variance = 2 * half_leverage * est.noise_variance_
     np.testing.assert_allclose(u.epistemic, variance, rtol=0.03)
@@ -498,6 +497,7 @@ def test_linear_regression_comes_close_to_the_closed_form():
     est = quam(
         QUAMRegressor,
         net,
+        n_rows=len(X),
         n_steps=400,
         penalty=penalty,
         penalty_growth=1.0,

@@ -93,7 +93,8 @@ def predictions(method, seed):
             (traces,) = est.search_traces(TEST_POINT)
             proba = np.concatenate([trace["prediction"] for trace in traces])
             increase = np.concatenate([trace["loss_increase"] for trace in traces])
-            weights = np.exp(-np.clip(increase, 0, None) / est.temperature_)
+            cost = np.clip(increase, 0, None) * est.n_training_rows_
+            weights = np.exp(-cost / est.temperature_)
         else:
             proba = sampled(est)
             weights = np.ones(len(proba))

@@ -93,7 +93,8 @@ found = {
     "Deep ensemble": np.concatenate([one.predict_proba(point) for one in ensemble.estimators_]),
     "QUAM": np.concatenate([trace["prediction"] for trace in traces]),
 }
-counts = {"QUAM": np.exp(-increase.clip(min=0) / quam.temperature_)}
+cost = increase.clip(min=0) * quam.n_training_rows_
+counts = {"QUAM": np.exp(-cost / quam.temperature_)}
 
 # %%
 # The darker the background, the more plausible is a network that predicts this. Faint models of

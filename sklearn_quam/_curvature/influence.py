@@ -1,9 +1,9 @@
 """Which training rows can tell what a change costs that is made for one row.
 
 A change that is made for a row moves few training rows: those whose inputs to the searched layers
-look like its own, seen through the inverse curvature. These are looked at one by one. The others are
-represented by a sample in which a row is the more likely the more it is moved, and counts by one over
-its probability: an unbiased share of what they cost together.
+look like its own, seen through the inverse curvature. These are looked at one by one. The others
+are represented by a sample in which a row is the more likely the more it is moved, and counts by
+one over its probability: an unbiased share of what they cost together.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._network.limits import accumulation_dtype
 from .._network.predictions import from_arrays, to_arrays
 
 # The share of the rows that represent the others.
@@ -41,7 +42,7 @@ class Influence:
     weight: Tensor | None
     start: float
 
-    def rows_for(self, features: list[Tensor], n_rows: int) -> tuple[Tensor, Tensor]:
+    def rows_for(self, features: list[Tensor], n_rows: int) -> tuple[Tensor, Tensor, int]:
         """Return training rows for some rows, and how many each of them stands for.
 
         Parameters
@@ -55,17 +56,20 @@ class Influence:
         -------
         index, count : Tensor of shape (n_queries, n_rows)
             Numbers of the training rows, and what they count.
+        n_drawn : int
+            How many of them, the last ones, were drawn to represent the others.
         """
         total = len(self.features[0])
         if n_rows >= total:
             index = torch.arange(total, device=features[0].device).expand(len(features[0]), -1)
-            return index, torch.ones_like(index, dtype=self.features[0].dtype)
+            return index, torch.ones_like(index, dtype=self.features[0].dtype), 0
         strength = self._strength(features)
         n_drawn = int(_SHARE * n_rows)
         top = strength.topk(n_rows - n_drawn, dim=1).indices
         rest = strength.scatter(1, top, 0.0)
         drawn, count = _systematic_sample(rest, n_drawn, self.start)
-        return torch.cat([top, drawn], 1), torch.cat([torch.ones_like(count[:, :1]).expand_as(top), count], 1)
+        once = torch.ones_like(top, dtype=strength.dtype)
+        return torch.cat([top, drawn], dim=1), torch.cat([once, count], dim=1), n_drawn
 
     def _strength(self, features: list[Tensor]) -> Tensor:
         """Return how much a change for each row moves each training row, (n_queries, n_rows)."""
@@ -106,10 +110,10 @@ def with_constant(features: Tensor, inverse: Tensor) -> Tensor:
 def _systematic_sample(sizes: Tensor, n_drawn: int, start: float) -> tuple[Tensor, Tensor]:
     """Return numbers drawn in proportion to sizes, and one over how often each is to be expected.
 
-    Points at equal distances on the line of added-up sizes: what is drawn for a row depends on its own
-    sizes only.
+    Points at equal distances on the line of added-up sizes: what is drawn for a row depends on its
+    own sizes only.
     """
-    line = sizes.cumsum(dim=1, dtype=torch.float64)
+    line = sizes.cumsum(dim=1, dtype=accumulation_dtype(sizes.device))
     length = line[:, -1:]
     points = (torch.arange(n_drawn, device=sizes.device) + start) / max(n_drawn, 1) * length
     drawn = torch.searchsorted(line, points).clamp(max=sizes.shape[1] - 1)

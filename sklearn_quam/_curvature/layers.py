@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -160,3 +160,39 @@ def _by_layer(
         ]
         # Zeros of a layer that changes nothing ask for gradients themselves in torch 2.5.
         yield name, torch.cat(inputs, dim=1), torch.cat(gradients, dim=2).detach()
+
+
+def features_of_layers(module: nn.Module, names: Iterable[str], rows: Rows) -> list[Tensor]:
+    """Return what some layers take, as one vector for each row and layer: the mean over places.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        The network, or the part of it behind a cut.
+    names : iterable of str
+        Names of the layers.
+    rows : tuple of Tensor of shape (n_rows, ...)
+        What it takes.
+
+    Returns
+    -------
+    list of Tensor of shape (n_rows, n_features)
+        For each layer that ran on these rows; what a layer returns if it takes indices.
+    """
+    layers = {name: module.get_submodule(name) for name in names}
+    n_rows = len(rows[0])
+    # A single row is run twice: modules that squeeze their values would lose its axis.
+    if n_rows == 1:
+        rows = tuple(part.repeat_interleave(2, dim=0) for part in rows)
+    with _Recorder(layers) as recorder, torch.no_grad():
+        module(*rows)
+    found = []
+    for name, values, output in recorder.calls:
+        if has_kronecker_factors(layers[name]) and values.ndim > 1:
+            vectors = _inputs_of(layers[name], values).mean(dim=1)
+        else:
+            values = values if values.is_floating_point() else output
+            vectors = values.flatten(2).mean(dim=2) if values.ndim > 2 else values
+        if len(vectors) == len(rows[0]):
+            found.append(vectors.detach()[:n_rows].reshape(n_rows, -1))
+    return found

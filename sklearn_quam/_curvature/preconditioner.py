@@ -136,9 +136,7 @@ def make_preconditioner(
     index = torch.randperm(len(training), generator=generator)[:_MAX_ROWS].sort().values
     groups = slices(len(index), limits.number_that_fits(view.bytes_per_row()))
     structure = "diag" if network.free.updates else "kron"
-    curvature = measure_curvature(
-        view, training, index, structure, groups, n_columns=_MAX_COLUMNS
-    )
+    curvature = measure_curvature(view, training, index, structure, groups, n_columns=_MAX_COLUMNS)
     # Each of the rows that were looked at stands for several.
     share = n_training_rows / len(index)
     like = next(iter(network.free.start.values()))

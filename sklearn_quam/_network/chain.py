@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_ACTIVATIONS = {"relu": torch.relu_, "tanh": torch.tanh_, "sigmoid": torch.sigmoid_}
+# In the memory of what they are given.
+ACTIVATIONS = {"relu": torch.relu_, "tanh": torch.tanh_, "sigmoid": torch.sigmoid_}
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ class _ChainFunction(torch.autograd.Function):
             if bias is not None:
                 out += bias[..., None]
             if layer.activation is not None:
-                _ACTIVATIONS[layer.activation](out)
+                ACTIVATIONS[layer.activation](out)
             values.append(out)
         chain.memory.uses += keep
         ctx.chain, ctx.rows, ctx.row, ctx.use = chain, rows, row, chain.memory.uses
@@ -149,7 +150,7 @@ class _ChainFunction(torch.autograd.Function):
             value = ctx.values[index - 1]
             out = memory.tensor(("back", index), tuple(value.shape), gradient)
             torch.matmul(_or(ctx.weights[index], layer.weight).mT, gradient, out=out)
-            gradient = _through_activation(chain.layers[index - 1].activation, out, value)
+            gradient = through_activation(chain.layers[index - 1].activation, out, value)
         return None, None, None, None, *weight_gradients, *bias_gradients
 
 
@@ -172,7 +173,7 @@ def _first_gradient(gradient: Tensor, rows: Tensor, row: Tensor, out: Tensor) ->
     out.baddbmm_(gradient[..., -1:], row[:, None, :])
 
 
-def _through_activation(activation: str | None, gradient: Tensor, value: Tensor) -> Tensor:
+def through_activation(activation: str | None, gradient: Tensor, value: Tensor) -> Tensor:
     """Multiply the gradient, in place, by the activation's slope, known from what it returned."""
     backward = torch.ops.aten
     if activation == "relu":

@@ -82,6 +82,23 @@ class Executor:
         """
         raise NotImplementedError
 
+    def predict_each(self, weights: Weights, rows: Rows) -> Prediction:
+        """Return predictions of models that have rows of their own.
+
+        Parameters
+        ----------
+        weights : dict of Tensor of shape (n_models, ...)
+            Searched parameters, by name.
+        rows : tuple of Tensor of shape (n_models, n_rows, ...)
+            Values at the cut, of at least two rows for each model.
+
+        Returns
+        -------
+        Prediction
+            For (n_models, n_rows).
+        """
+        raise NotImplementedError
+
     def for_thread(self) -> Executor:
         """Return one with its own module: running a module with other weights changes it."""
         return type(self)(copy.deepcopy(self.module), self.likelihood)
@@ -114,10 +131,13 @@ class Executor:
 
     def _predict_one(self, weights: Weights, shared: Rows, query: Rows) -> tuple[Tensor, ...]:
         rows = [torch.cat([a, b[None]]) for a, b in zip(shared, query, strict=True)]
+        return self._run_one(weights, tuple(rows))
+
+    def _run_one(self, weights: Weights, rows: Rows) -> tuple[Tensor, ...]:
         # torch's own tying leaves the module changed where a submodule has two names.
         with self._running:
             output = functional_call(
-                self.module, self._everywhere(weights), tuple(rows), tie_weights=False
+                self.module, self._everywhere(weights), rows, tie_weights=False
             )
         return self.likelihood.prediction(output).parts
 
@@ -174,13 +194,21 @@ class LoopExecutor(Executor):
 
     def predict(self, weights: Weights, shared: Rows, query: Rows) -> Prediction:
         """Return predictions; see the base class."""
+        return self._loop(lambda w, row: self._predict_one(w, shared, row), weights, query)
+
+    def predict_each(self, weights: Weights, rows: Rows) -> Prediction:
+        """Return predictions; see the base class."""
+        return self._loop(self._run_one, weights, rows)
+
+    def _loop(
+        self, run: Callable[[Weights, Rows], tuple[Tensor, ...]], weights: Weights, rows: Rows
+    ) -> Prediction:
         parts = [
-            self._predict_one(
+            run(
                 {name: weight[index] for name, weight in weights.items()},
-                shared,
-                tuple(rows[index] for rows in query),
+                tuple(part[index] for part in rows),
             )
-            for index in range(len(query[0]))
+            for index in range(len(rows[0]))
         ]
         return self.likelihood.kind(*(torch.stack(part) for part in zip(*parts, strict=True)))
 
@@ -192,10 +220,19 @@ class VmapExecutor(Executor):
 
     def predict(self, weights: Weights, shared: Rows, query: Rows) -> Prediction:
         """Return predictions; see the base class."""
+        return self._vmap(lambda w, row: self._predict_one(w, shared, row), weights, query)
+
+    def predict_each(self, weights: Weights, rows: Rows) -> Prediction:
+        """Return predictions; see the base class."""
+        return self._vmap(self._run_one, weights, rows)
+
+    def _vmap(
+        self, run: Callable[[Weights, Rows], tuple[Tensor, ...]], weights: Weights, rows: Rows
+    ) -> Prediction:
         with _WithoutFusedAttention(), warnings.catch_warnings():
             # An operation that runs model by model, as in weight normalisation, is no concern.
             warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
-            parts = vmap(lambda w, rows: self._predict_one(w, shared, rows))(weights, query)
+            parts = vmap(run)(weights, rows)
         return self.likelihood.kind(*parts)
 
 
@@ -209,7 +246,7 @@ class ChainExecutor(Executor):
         # The prefixes of the layers' names, the layers, and what comes behind the last one.
         self.steps = _read_chain(module)
         self._prefixes, layers, self._endings = self.steps
-        self._chain = Chain(layers)
+        self.chain = Chain(layers)
 
     def for_thread(self) -> Executor:
         """Return itself: every thread has memory of its own, and the module is left alone."""
@@ -219,24 +256,38 @@ class ChainExecutor(Executor):
         """Return predictions; see the base class."""
         (rows,), (row,) = shared, query
         weights = self._everywhere(weights)
-        values = self._chain(
+        values = self.chain(
             [weights.get(f"{prefix}weight") for prefix in self._prefixes],
             [weights.get(f"{prefix}bias") for prefix in self._prefixes],
             rows,
             row,
         )
-        for ending in self._endings:
-            values = ending(values)
-        return self._interpret(values)
+        return self.interpret(values)
+
+    def predict_each(self, weights: Weights, rows: Rows) -> Prediction:
+        """Return predictions; see the base class."""
+        weights = self._everywhere(weights)
+        values = rows[0].mT
+        for prefix, layer in zip(self._prefixes, self.chain.layers, strict=True):
+            values = weights.get(f"{prefix}weight", layer.weight) @ values
+            bias = weights.get(f"{prefix}bias", layer.bias)
+            if bias is not None:
+                values = values + bias[..., None]
+            if layer.activation is not None:
+                values = getattr(torch, layer.activation)(values)
+        return self.interpret(values)
 
     def bytes_per_model(self, weights: Weights, shared: Rows, query: Rows) -> int:  # noqa: ARG002
         """Return the memory for each model's values; see the base class."""
-        values = self._chain.bytes_per_model(len(shared[0]) + 1)
-        outputs = self._chain.layers[-1].weight.shape[0] * (len(shared[0]) + 1)
+        values = self.chain.bytes_per_model(len(shared[0]) + 1)
+        outputs = self.chain.layers[-1].weight.shape[0] * (len(shared[0]) + 1)
         # The last layer's values are differentiated by autograd, with a copy for every operation.
         return values + 10 * outputs * shared[0].element_size()
 
-    def _interpret(self, values: Tensor) -> Prediction:
+    def interpret(self, values: Tensor) -> Prediction:
+        """Return what values (n_models, n_out, n_rows) of the last layer mean."""
+        for ending in self._endings:
+            values = ending(values)
         if isinstance(self.likelihood, CategoricalLikelihood):
             # A softmax over the middle axis is far faster than over the last one, transposed.
             return Categorical(self.likelihood.log_proba(values, dim=1).transpose(1, 2))

@@ -180,6 +180,10 @@ def _names(
         raise TypeError(f"parameters={parameters!r} is not understood.")
     if parameters == "all":
         return list(named)
+    if parameters == "auto":
+        parameters = _n_linear_at_the_end(module, order)
+        if not parameters:
+            return list(named)
     if parameters == "last_layer":
         parameters = 1
     if isinstance(parameters, Integral):
@@ -228,9 +232,16 @@ def _matching(pattern: str, named: dict[str, Any]) -> list[Any]:
     near = difflib.get_close_matches(pattern, named, n=3, cutoff=0.3) or list(named)[:3]
     raise ValueError(
         f"No parameter or layer is called {pattern!r}; the nearest are {near}. Besides names and "
-        "globs, parameters= takes 'all', 'last_layer', a number of layers, 'bias', 'norm', 'lora', "
-        "a LoRA(...) or a function of (name, parameter)."
+        "globs, parameters= takes 'auto', 'all', 'last_layer', a number of layers, 'bias', 'norm', "
+        "'lora', a LoRA(...) or a function of (name, parameter)."
     )
+
+
+def _n_linear_at_the_end(module: nn.Module, order: list[str]) -> int:
+    """Return how many linear layers there are behind the last layer of another kind."""
+    layers = _layers_that_ran(module, order)
+    kinds = [type(module.get_submodule(layer)) is nn.Linear for layer in layers]
+    return kinds[::-1].index(False) if False in kinds else len(kinds)
 
 
 def last_layers(module: nn.Module, count: int, order: Iterable[str]) -> list[str]:
@@ -250,6 +261,17 @@ def last_layers(module: nn.Module, count: int, order: Iterable[str]) -> list[str
     list of str
         Names of the layers.
     """
+    with_parameters = _layers_that_ran(module, order)
+    if not 1 <= count <= len(with_parameters):
+        raise ValueError(
+            f"parameters={count} asks for the last {count} layers, but the network has "
+            f"{len(with_parameters)} layers with parameters."
+        )
+    return with_parameters[-count:]
+
+
+def _layers_that_ran(module: nn.Module, order: Iterable[str]) -> list[str]:
+    """Return the layers with parameters, in the order in which they run."""
     layers = dict(module.named_modules())
     # What computes a layer's weight (weight normalisation) is a part of the layer.
     finished = [
@@ -259,17 +281,11 @@ def last_layers(module: nn.Module, count: int, order: Iterable[str]) -> list[str
         and "parametrizations" not in name.split(".")
     ]
     # A layer is the innermost part that ran; what only contains such parts is none.
-    with_parameters = [
+    return [
         name
         for name in finished
         if not any(other != name and other.startswith(name and f"{name}.") for other in finished)
     ]
-    if not 1 <= count <= len(with_parameters):
-        raise ValueError(
-            f"parameters={count} asks for the last {count} layers, but the network has "
-            f"{len(with_parameters)} layers with parameters."
-        )
-    return with_parameters[-count:]
 
 
 def _low_rank(module: nn.Module, lora: LoRA, seed: int) -> FreeParameters:

@@ -122,8 +122,15 @@ class SearchDiagnostics(Diagnostics):
     rival : ndarray of shape (n_samples,), dtype object
         What the cheapest model that disagrees says instead, of those that searches end with: a
         class, or "up" or "down" if it is off by a standard deviation; None where there is none.
+    rival_cost : ndarray of shape (n_samples,)
+        The price of another answer, in nats of the whole training set: what it costs at least to
+        make another class more likely than not, or to move the mean by a standard deviation.
+        Infinite where no search came that far.
     loss_increase : ndarray of shape (n_samples,)
-        What that model costs in mean loss on up to 1024 training rows; NaN where there is none.
+        What that model costs in mean training loss, NaN where there is none. Natural search takes
+        the larger of what it measures (an estimate for all training rows, plus two standard errors)
+        and what is to be expected if the given network is right; penalty search measures it on up
+        to 1024 rows.
     feasible : ndarray of shape (n_samples,), dtype bool
         Whether it costs no more than the allowed slack.
     n_steps : ndarray of shape (n_samples,), dtype int
@@ -143,6 +150,7 @@ class SearchDiagnostics(Diagnostics):
     """
 
     rival: np.ndarray
+    rival_cost: np.ndarray
     loss_increase: np.ndarray
     feasible: np.ndarray
     n_steps: np.ndarray

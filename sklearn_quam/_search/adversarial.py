@@ -12,18 +12,18 @@ from torch import Tensor
 
 from .._network.free import FreeNetwork
 from .._network.limits import Limits
-from .._network.predictions import Prediction
+from .._network.predictions import Gaussian, Prediction
 from .._network.reference import ReferenceModel, TrainingSet
 from .problem import Problem
 from .run import run_searches
-from .sampling import SAMPLERS, Accumulator, Sampler
+from .sampling import Accumulator, Sampler, choose_sampler
 from .steps import Steps
 from .targets import Targets
 
 # Rows that the loss of a found model is measured on.
 _MAX_EVALUATION_ROWS = 1024
-# More searches at once than this no longer pay on a CPU: their values leave the caches.
-_MAX_SEARCHES_ON_CPU = 160
+# Training rows that tell how much doubt is usual.
+_MAX_SCREENED = 2000
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,8 @@ class AdversarialModels:
         Scale of loss increases.
     bytes_per_search : int
         Memory that one more search needs.
+    screen : Screen or None
+        Tells which rows need no search.
     """
 
     problem: Problem
@@ -49,10 +51,12 @@ class AdversarialModels:
     sampling: str
     temperature: float
     bytes_per_search: int
+    screen: Screen | None = None
 
     def for_thread(self) -> AdversarialModels:
         """Return one that may search beside this one."""
-        return replace(self, problem=self.problem.for_thread())
+        screen = self.screen and replace(self.screen, models=self.screen.models.for_thread())
+        return replace(self, problem=self.problem.for_thread(), screen=screen)
 
     # -- how much at once ------------------------------------------------------------------
 
@@ -60,7 +64,7 @@ class AdversarialModels:
         """Return how many searches fit the memory limit, which all workers share."""
         number = max(1, limits.memory // limits.n_workers // self.bytes_per_search)
         if limits.device.type == "cpu":
-            number = min(number, _MAX_SEARCHES_ON_CPU)
+            number = min(number, self.steps.at_once_on_cpu)
         return min(number, limits.at_once)
 
     def smaller_limits(self, limits: Limits) -> Limits | None:
@@ -95,12 +99,56 @@ class AdversarialModels:
         dict of ndarray
             Columns of `SearchDiagnostics`.
         """
-        kind = SAMPLERS[self.sampling]
+        if self.screen is not None and posterior is not None:
+            return self._sample_screened(self.screen, inputs, original, posterior, question)
         samplers = [
-            self._search(inputs, original, targets, kind, posterior)
+            self._search(inputs, original, targets, self._sampler, posterior)
             for targets in self._target_groups(original, question.limits)
         ]
         return self._diagnose(samplers, original)
+
+    def _sample_screened(
+        self,
+        screen: Screen,
+        inputs: Tensor,
+        original: Prediction,
+        posterior: Accumulator,
+        question: Any,
+    ) -> dict[str, np.ndarray]:
+        """Search for doubtful rows only; the others have the models of the screen."""
+        doubtful = screen.doubt(inputs, original, question.limits) > screen.threshold
+        found: dict[str, np.ndarray] = {}
+        for models, which in ((replace(self, screen=None), doubtful), (screen.models, ~doubtful)):
+            rows = np.flatnonzero(which)
+            if not len(rows):
+                continue
+            index = torch.as_tensor(rows, device=inputs.device)
+            part = _SomeRows(posterior, original, index)
+            columns = models.sample(inputs[index], original[index], part, question)
+            for name, column in columns.items():
+                whole = found.setdefault(name, np.empty(len(inputs), column.dtype))
+                whole[rows] = column
+        return found
+
+    @property
+    def _sampler(self) -> type[Sampler]:
+        regression = self.problem.network.executor.likelihood.kind is Gaussian
+        return choose_sampler(self.sampling, self.steps.measures_all, regression)
+
+    def prices(self, inputs: Tensor, original: Prediction, limits: Limits) -> np.ndarray:
+        """Return what each answer costs for some rows, (n_rows, n_answers), in nats.
+
+        Answers are the classes, or up and down for each output; infinite for those that were not
+        searched for, or not reached.
+        """
+        n_answers = self.problem.targets.n_answers
+        prices = np.full((len(inputs), n_answers), np.inf)
+        rows = np.arange(len(inputs))[:, None]
+        for targets in self._target_groups(original, limits):
+            sampler = self._search(inputs, original, targets, Sampler, None)
+            found = sampler.prices().unflatten(0, (-1, sampler.n_targets)).cpu().double().numpy()
+            prices[rows, targets.cpu().numpy()] = found * self.problem.n_training_rows
+        return prices
 
     def searches_of_row(
         self, inputs: Tensor, original: Prediction, kind: type[Sampler], limits: Limits
@@ -133,7 +181,7 @@ class AdversarialModels:
         sampler = kind(
             problem, self.steps, posterior, query, repeated, target, n_targets, self.temperature
         )
-        run_searches(problem, self.steps, query, repeated, target, sampler)
+        run_searches(problem, self.steps, query, repeated, target, n_targets, sampler)
         sampler.finish()
         return sampler
 
@@ -150,13 +198,95 @@ class AdversarialModels:
         rivals: Any = original.cat(by_row, dim=1)[rows, cheapest]
         found = torch.isfinite(increase).cpu().numpy()
         targets: Any = self.problem.targets
+        sought = torch.cat([s.target.unflatten(0, (-1, s.n_targets)) for s in samplers], dim=1)
+        prices = [s.prices().unflatten(0, (-1, s.n_targets)) for s in samplers]
+        price = torch.cat(prices, dim=1).masked_fill(
+            targets.is_original(original, sought), torch.inf
+        )
+        cost = price.amin(dim=1).cpu().double().numpy() * self.problem.n_training_rows
         return {
             "rival": np.where(found, targets.rival_names(rivals, original), np.array(None)),
+            "rival_cost": cost,
             "loss_increase": np.where(found, increase.cpu().double().numpy(), np.nan),
             "feasible": found & (increase <= self.problem.slack).cpu().numpy(),
             "n_steps": table("n_steps").sum(dim=1).cpu().numpy(),
             "n_diverged": table("diverged").sum(dim=1).cpu().numpy(),
         }
+
+
+@dataclass(frozen=True)
+class Screen:
+    """Tells doubtful rows from others by a search that is cheaper.
+
+    Parameters
+    ----------
+    models : AdversarialModels
+        The cheaper search.
+    threshold : float
+        Doubt of rows that are worth the other one.
+    """
+
+    models: AdversarialModels
+    threshold: float
+
+    def doubt(self, inputs: Tensor, original: Any, limits: Limits) -> np.ndarray:
+        """Return how cheap other answers are for each row: minus the mean log price."""
+        prices = self.models.prices(inputs, original, limits)
+        answers = torch.arange(prices.shape[1], device=inputs.device).expand(len(inputs), -1)
+        targets: Any = self.models.problem.targets
+        own = targets.is_original(original, answers).cpu().numpy()
+        counts = np.isfinite(prices) & ~own
+        logs = np.log(np.where(counts, prices, 1.0).clip(min=np.finfo(float).tiny))
+        return -logs.sum(axis=1) / counts.sum(axis=1).clip(min=1)
+
+
+@dataclass
+class _SomeRows:
+    """Hands models of some of the rows to an accumulator of all."""
+
+    posterior: Accumulator
+    original: Prediction
+    index: Tensor
+
+    def update(self, prediction: Any, log_weights: Tensor) -> None:
+        """Add models (n_models, n_some) with logarithms of their weights."""
+        n_models = len(log_weights)
+        whole = self.original.to(prediction.parts[0].dtype).expand(n_models)
+
+        def put(part: Tensor, new: Tensor) -> Tensor:
+            return part.index_copy(1, self.index, new)
+
+        weights = log_weights.new_full((n_models, len(self.original)), -torch.inf)
+        self.posterior.update(whole.map(put, prediction), put(weights, log_weights))
+
+
+def _make_screen(
+    search: Any,
+    models: AdversarialModels,
+    share: float,
+    generator: torch.Generator,
+    **prepared: Any,
+) -> Screen:
+    """Return a screen whose threshold a share of the training rows exceeds."""
+    problem, limits = models.problem, prepared["limits"]
+    network = problem.network
+    steps = search._steps(problem, generator, limits)
+    # Linear search underrates what rivals cost; its posterior has a temperature of one nat.
+    cheap = replace(
+        models,
+        steps=steps,
+        temperature=1.0 / problem.n_training_rows,
+        bytes_per_search=steps.bytes_per_search(problem, network.at_cut(network.probe)),
+    )
+    screen = Screen(cheap, 0.0)
+    inputs, original = prepared["inputs"], prepared["original"]
+    chosen = torch.randperm(len(inputs), generator=generator)[:_MAX_SCREENED]
+    size = cheap.rows_at_once(inputs, limits)
+    doubts = [
+        screen.doubt(inputs[rows], original[rows], limits)
+        for rows in chosen.to(inputs.device).split(size)
+    ]
+    return replace(screen, threshold=float(np.quantile(np.concatenate(doubts), 1 - share)))
 
 
 def adversarial_models(
@@ -169,6 +299,8 @@ def adversarial_models(
     sampling: str,
     temperature: float,
     slack: float,
+    n_training_rows: int,
+    limits: Limits,
     seed: int,
 ) -> AdversarialModels:
     """Prepare searches, so that whatever is wrong shows when an estimator is fitted.
@@ -181,7 +313,7 @@ def adversarial_models(
         The network as a function of what may change.
     training : TrainingSet
         The training data, as the network takes them.
-    search : PenaltySearch
+    search : NaturalSearch, LinearSearch or PenaltySearch
         The way to search.
     targets : Targets
         What the searches are after.
@@ -189,6 +321,10 @@ def adversarial_models(
         Which of the models that they meet count.
     temperature, slack : float
         Scale of loss increases, and the largest one of a feasible model.
+    n_training_rows : int
+        How many rows the network was trained on.
+    limits : Limits
+        What may be used meanwhile.
     seed : int
         Seeds whatever the searches draw.
 
@@ -197,16 +333,29 @@ def adversarial_models(
     AdversarialModels
         What answers for rows.
     """
-    on_training = None
-    if SAMPLERS[sampling].needs_expected_increase:
-        on_training = reference.predict(training.inputs)
+    on_training = reference.predict(training.inputs)
     generator = torch.Generator().manual_seed(seed)
     device, nothing = training.target.device, torch.empty(0, dtype=torch.long)
     problem = Problem(
-        network, network.training_at_cut(training), targets, slack, nothing, on_training
+        network,
+        network.training_at_cut(training),
+        targets,
+        slack,
+        nothing,
+        on_training,
+        n_training_rows,
     )
-    steps = search._steps(problem, generator)
+    steps = search._steps(problem, generator, limits)
     evaluation = torch.randperm(len(training), generator=generator)[:_MAX_EVALUATION_ROWS]
     problem = replace(problem, evaluation=evaluation.to(device))
+    models = AdversarialModels(problem, steps, sampling, temperature, 1)
+    if not (steps.measures_all or models._sampler.needs_expected_increase):
+        problem = replace(problem, original_on_training=None)
     needed = steps.bytes_per_search(problem, network.at_cut(network.probe))
-    return AdversarialModels(problem, steps, sampling, temperature, needed)
+    models = replace(models, problem=problem, bytes_per_search=needed)
+    screening = getattr(search, "_screening", lambda: None)()
+    if screening is None:
+        return models
+    rows: Any = {"inputs": training.inputs, "original": on_training, "limits": limits}
+    screen = _make_screen(screening, models, search.screen, generator, **rows)
+    return replace(models, screen=screen)

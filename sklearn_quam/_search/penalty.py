@@ -14,9 +14,11 @@ from torch import Tensor
 from torch.optim.adam import adam
 
 from .._network.free import Free, draw_batches
+from .._network.limits import Limits
 from .._network.predictions import Categorical, Prediction
 from .._network.reference import Rows
 from .problem import Problem
+from .schedule import Schedule
 from .steps import BatchedSteps, Drawn, Evaluation, State
 
 # learning_rate="by_layer": for a tensor with one input, and where a single layer is searched.
@@ -137,7 +139,12 @@ class PenaltySearch(BaseEstimator):
         self.max_change = max_change
         self.tol = tol
 
-    def _steps(self, problem: Problem, generator: torch.Generator) -> PenaltySteps:
+    def _steps(
+        self,
+        problem: Problem,
+        generator: torch.Generator,
+        limits: Limits,  # noqa: ARG002
+    ) -> PenaltySteps:
         """Return the steps of a search, with mini-batches that a generator draws."""
         n_rows = len(problem.training)
         drawn = Drawn(n_rows, self.batch_size, self.n_steps + 1, generator.get_state())
@@ -177,38 +184,6 @@ def _scale_of_layers(problem: Problem) -> dict[str, float]:
         scale = _LEARNING_RATE_OF_ONE_LAYER / _LEARNING_RATE_OF_ONE_INPUT
         return dict.fromkeys(free.start, scale)
     return {name: number**-0.5 for name, number in free.n_inputs.items()}
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """How learning rate and penalty change from step to step.
-
-    The penalty weight (c in the paper) grows and the learning rate falls by a factor every so many
-    steps: first the model is led away, then it has to explain the training data again.
-
-    Parameters
-    ----------
-    learning_rate, learning_rate_decay : float
-        Where the learning rate starts, and what it is divided by.
-    penalty, penalty_growth : float
-        Where the penalty weight starts, and what it is multiplied by.
-    every : int
-        Steps from one change to the next.
-    """
-
-    learning_rate: float
-    learning_rate_decay: float
-    penalty: float
-    penalty_growth: float
-    every: int
-
-    def learning_rate_at(self, step: int) -> float:
-        """Return the learning rate of a step."""
-        return self.learning_rate / self.learning_rate_decay ** (step // self.every)
-
-    def penalty_at(self, step: int) -> float:
-        """Return the penalty weight of a step."""
-        return self.penalty * self.penalty_growth ** (step // self.every)
 
 
 @dataclass(frozen=True, eq=False)
@@ -282,6 +257,10 @@ class PenaltySteps(BatchedSteps):
     window: int = 1
     tolerance: float = 0.0
     perturbation: float = 0.0
+    measures_all = False
+    drops_ended = True
+    # The values of more leave the caches.
+    at_once_on_cpu = 160
 
     @property
     def n_steps(self) -> int:
@@ -298,7 +277,14 @@ class PenaltySteps(BatchedSteps):
         """Training rows of one pass."""
         return self.batches.shape[1]
 
-    def init(self, problem: Problem, query: Rows, original: Prediction, target: Tensor) -> Any:
+    def init(
+        self,
+        problem: Problem,
+        query: Rows,
+        original: Prediction,
+        target: Tensor,
+        n_targets: int,  # noqa: ARG002
+    ) -> Any:
         """Return the state of searches that start at, or next to, the given network."""
         n_searches, start = len(target), problem.network.free.start
         free = {
@@ -398,6 +384,10 @@ class PenaltySteps(BatchedSteps):
             count={name: value.clone() for name, value in state.count.items()},
             last_increases=state.last_increases[:, index],
         )
+
+    def free(self, problem: Problem, state: PenaltyState, index: Tensor) -> Free:  # noqa: ARG002
+        """Return the free parameters of some of the models."""
+        return {name: value.detach()[index] for name, value in state.free.items()}
 
     def bytes_per_search(self, problem: Problem, query: Rows) -> int:
         """Return the memory for parameters, gradients, moments, and what the backward pass keeps.

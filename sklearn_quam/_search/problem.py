@@ -33,6 +33,8 @@ class Problem:
     original_on_training : Prediction or None
         What the given network predicts for the training rows, where the loss increase that it
         expects itself is asked for.
+    n_training_rows : int
+        How many rows the network was trained on; those at hand may be a sample of them.
     """
 
     network: FreeNetwork
@@ -41,6 +43,7 @@ class Problem:
     slack: float
     evaluation: Tensor
     original_on_training: Prediction | None = None
+    n_training_rows: int = 1
 
     def for_thread(self) -> Problem:
         """Return one that may be worked on beside this one."""
@@ -87,8 +90,10 @@ class Problem:
         return self.training.mean_loss(divergence, index)
 
     @torch.no_grad()
-    def measure(self, free: Free, query: Rows, at_once: int) -> tuple[Any, Tensor]:
-        """Measure models on the fixed evaluation rows.
+    def measure(
+        self, free: Free, query: Rows, at_once: int, index: Tensor | None = None
+    ) -> tuple[Any, Tensor]:
+        """Measure models on the fixed evaluation rows, or on others.
 
         Parameters
         ----------
@@ -98,17 +103,20 @@ class Problem:
             Values at the cut of the query row of each.
         at_once : int
             Training rows of one pass.
+        index : Tensor of shape (n_rows,), default=None
+            Numbers of other rows.
 
         Returns
         -------
         at_query : Prediction
             What they predict at their query rows.
         loss_increase : Tensor of shape (n_models,)
-            Their mean loss on the evaluation rows minus the given network's.
+            Their mean loss on these rows minus the given network's.
         """
         total = self.training.losses.new_zeros(len(query[0]))
-        for index in self.evaluation.split(at_once):
-            on_training, at_query = self.predict(free, index, query)
-            change = self.losses(on_training, index) - self.training.losses[index]
-            total = total + self.training.mean_loss(change, index) * len(index)
-        return at_query, total / len(self.evaluation)
+        every = self.evaluation if index is None else index
+        for part in every.split(at_once):
+            on_training, at_query = self.predict(free, part, query)
+            change = self.losses(on_training, part) - self.training.losses[part]
+            total = total + self.training.mean_loss(change, part) * len(part)
+        return at_query, total / len(every)

@@ -6,7 +6,9 @@ on the others: what is found for a row does not depend on which rows are searche
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -16,7 +18,7 @@ from .._network.free import Free
 from .._network.predictions import Prediction
 from .._network.reference import Rows
 from .problem import Problem
-from .steps import Evaluation, State, Steps
+from .steps import Evaluation, Steps
 
 # Fewer running searches than this share of those in memory are worth moving together.
 _COMPACT_BELOW = 0.8
@@ -62,26 +64,22 @@ class Candidates:
         Which of them have arrived here, and have not ended before.
     ending : Tensor of shape (n_models,), dtype bool
         Which of these end here.
-    free : dict of Tensor of shape (n_models, ...)
-        Their free parameters.
-    query : tuple of Tensor of shape (n_models, ...)
-        Values at the cut of their query rows.
+    evaluation : Evaluation
+        What they predict and cost.
+    free_of : callable
+        Returns the free parameters of models that are given by their places.
     """
 
     number: Tensor
     running: Tensor
     ending: Tensor
-    free: Free
-    query: Rows
+    evaluation: Evaluation
+    free_of: Callable[[Tensor], Free]
 
-    def pick(self, which: Tensor) -> tuple[Tensor, Free, Rows]:
-        """Return numbers, parameters and rows of some of the models."""
+    def pick(self, which: Tensor) -> tuple[Tensor, Free]:
+        """Return numbers and parameters of some of the models."""
         index = which.nonzero()[:, 0]
-        return (
-            self.number[index],
-            {name: value[index] for name, value in self.free.items()},
-            tuple(rows[index] for rows in self.query),
-        )
+        return self.number[index], self.free_of(index)
 
 
 class Watcher(Protocol):
@@ -100,6 +98,7 @@ def run_searches(
     query: Rows,
     original: Prediction,
     target: Tensor,
+    n_targets: int,
     watcher: Watcher,
 ) -> None:
     """Run one search for each row and target, all at once.
@@ -116,10 +115,12 @@ def run_searches(
         What the given network predicts for it.
     target : Tensor of shape (n_searches,)
         What each search is after.
+    n_targets : int
+        Searches for each row, side by side.
     watcher : Watcher
         Is told where the searches get to.
     """
-    state = steps.init(problem, query, original, target)
+    state = steps.init(problem, query, original, target, n_targets)
     number = torch.arange(len(target), device=target.device)
     progress = _Progress(problem, steps, original, number)
     for step in range(steps.n_steps + 1):
@@ -131,12 +132,15 @@ def run_searches(
             progress.note(step, number, evaluation)
             if look or last:
                 progress.end_converged()
-                watcher.on_candidates(progress.candidates(number, state, was_running, last))
+                running = was_running & progress.alive[number]
+                ending = running if last else running & ~progress.running[number]
+                free_of = partial(steps.free, problem, state)
+                watcher.on_candidates(Candidates(number, running, ending, evaluation, free_of))
         watcher.on_visit(progress.visit(step))
         if not last and len(number):
             state = steps.update(problem, state, evaluation, step)
             still_running = progress.running[number]
-            if look and float(still_running.float().mean()) < _COMPACT_BELOW:
+            if steps.drops_ended and look and float(still_running.float().mean()) < _COMPACT_BELOW:
                 kept = still_running.nonzero()[:, 0]
                 state, number = steps.keep(state, kept), number[kept]
 
@@ -188,15 +192,6 @@ class _Progress:
         still &= self._increase <= self._slack
         self.running = self.running & ~(still & self._still)
         self._last_position, self._still = position, still
-
-    def candidates(
-        self, number: Tensor, state: State, was_running: Tensor, last: bool
-    ) -> Candidates:
-        """Return the models that have just been evaluated, without those that diverged or ended."""
-        running = was_running & self.alive[number]
-        ending = running if last else running & ~self.running[number]
-        free = {name: value.detach() for name, value in state.free.items()}
-        return Candidates(number, running, ending, free, state.query)
 
     def visit(self, step: int) -> Visit:
         """Return what the step has led to."""

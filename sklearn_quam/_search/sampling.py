@@ -41,6 +41,8 @@ _SPREAD = 0.25
 _N_BINS = 96
 _FINEST_SHIFT, _LARGEST_SHIFT = 0.01, 1e3
 _BIN_WIDTH = math.asinh(_LARGEST_SHIFT / _FINEST_SHIFT) / _N_BINS
+# "profile" of a way: what a model counts at least.
+_LEAST_WIDTH = 1e-6
 # Steps whose models are handed over together, which costs less than one by one.
 _HAND_OVER_EVERY = 8
 
@@ -71,8 +73,6 @@ class Sampler:
 
     # Whether it needs the loss increase that the given network expects itself.
     needs_expected_increase: ClassVar[bool] = False
-    # Whether it can integrate over the shift of a mean only.
-    for_regression_only: ClassVar[bool] = False
 
     problem: Problem
     steps: Steps
@@ -91,27 +91,69 @@ class Sampler:
         self.rival = self.original.clone()
         self.n_steps = torch.zeros(n_searches, dtype=torch.long, device=device)
         self.diverged = torch.zeros(n_searches, dtype=torch.bool, device=device)
+        # What it costs to come to another answer, and where the last step was on the way to it.
+        given = self._score(self.original) >= self.problem.targets.level
+        self.price = torch.where(given, 0.0, self.rival_increase)
+        self._beyond = self.price
+        self._last_score = self._score(self.original)
+        self._last_root = torch.zeros_like(self.price)
+
+    def _score(self, prediction: Prediction) -> Tensor:
+        targets: Any = self.problem.targets
+        return targets.score(prediction, self.original, self.target).to(self.rival_increase)
 
     def on_visit(self, visit: Visit) -> None:
         """Take the models of a step."""
         self.n_steps, self.diverged = visit.steps, ~visit.alive
+        self._note_price(visit)
+        if self.steps.measures_all:
+            increase = torch.maximum(visit.loss_increase, visit.expected_increase)
+            every = torch.arange(len(self.target), device=self.target.device)
+            self._note_rivals(
+                every, visit.prediction, torch.where(visit.alive, increase, torch.inf)
+            )
+
+    def _note_price(self, visit: Visit) -> None:
+        """Note what the answer costs where a way passes it; a cost rises with the square."""
+        level = self.problem.targets.level
+        measured = self.steps.measures_all
+        increase = visit.expected_increase if measured else visit.loss_increase
+        score, root = self._score(visit.prediction), increase.clamp(min=0).sqrt()
+        part = (level - self._last_score) / (score - self._last_score)
+        passes = (self._last_score < level) & (score >= level)
+        price = (self._last_root + part * (root - self._last_root)) ** 2
+        price = torch.where(score >= level, torch.where(passes, price, increase), torch.inf)
+        self.price = torch.where(visit.alive, torch.minimum(self.price, price), self.price)
+        short = (score > 0) & (score < level) & visit.alive
+        self._beyond = torch.where(short, increase * (level / score) ** 2, self._beyond)
+        self._last_score, self._last_root = score, root
+
+    def prices(self) -> Tensor:
+        """Return what each answer costs in mean loss; ways of means are drawn out to it."""
+        if not self.problem.targets.continues:
+            return self.price
+        return torch.where(torch.isinf(self.price), self._beyond, self.price)
 
     def on_candidates(self, candidates: Candidates) -> None:
-        """Measure the models of searches that end."""
-        if bool(candidates.ending.any()):
+        """Measure the models of searches that end, unless every model is measured anyway."""
+        if not self.steps.measures_all and bool(candidates.ending.any()):
             self._measure(*candidates.pick(candidates.ending))
 
     def finish(self) -> None:
         """Hand over what could not be handed over before."""
 
-    def _measure(self, number: Tensor, free: Free, query: Rows) -> tuple[Prediction, Tensor]:
+    def _measure(self, number: Tensor, free: Free) -> tuple[Prediction, Tensor]:
+        query = tuple(part[number] for part in self.query)
         prediction, increase = self.problem.measure(free, query, self.steps.rows_at_once)
+        self._note_rivals(number, prediction, increase)
+        return prediction, increase
+
+    def _note_rivals(self, number: Tensor, prediction: Any, increase: Tensor) -> None:
         targets: Any = self.problem.targets
         disagrees = targets.disagrees(self.original[number], prediction)
         cheaper = disagrees & (increase < self.rival_increase[number])
         self.rival_increase[number] = torch.where(cheaper, increase, self.rival_increase[number])
         self.rival = self.rival.replaced(number, cheaper, prediction)
-        return prediction, increase
 
     def _hand_over(
         self, prediction: Prediction, increase: Tensor, counts: Tensor, share: Tensor | None = None
@@ -180,12 +222,22 @@ class BestSampler(Sampler):
 
     def on_candidates(self, candidates: Candidates) -> None:
         """Measure all models."""
-        if not bool(candidates.running.any()):
-            return
-        number, free, query = candidates.pick(candidates.running)
-        prediction, increase = self._measure(number, free, query)
+        if self.steps.measures_all:
+            found, number = candidates.evaluation, candidates.number
+            prediction: Any = found.at_query
+            assert found.expected_increase is not None
+            increase = torch.maximum(found.loss_increase, found.expected_increase)
+            fine = candidates.running
+            free = candidates.free_of(number) if self.keeps_models else {}
+        else:
+            if not bool(candidates.running.any()):
+                return
+            number, free = candidates.pick(candidates.running)
+            prediction, increase = self._measure(number, free)
+            fine = torch.ones_like(number, dtype=torch.bool)
         divergence = self.original[number].kl(prediction)
-        better = (increase <= self.problem.slack) & (divergence > self.best_divergence[number])
+        better = fine & (increase <= self.problem.slack)
+        better &= divergence > self.best_divergence[number]
         self.best = self.best.replaced(number, better, prediction)
         self.best_increase[number] = torch.where(better, increase, self.best_increase[number])
         self.best_divergence[number] = torch.where(better, divergence, self.best_divergence[number])
@@ -227,6 +279,47 @@ class GaussianSampler(BestSampler):
             self._hand_over(prediction, increase, self.found & fine)
 
 
+class PathSampler(Sampler):
+    """The models of a way are an integral over the score of its target.
+
+    Each score (log-odds of a class, shift of a mean) counts by what it costs at most to get there
+    or further, times the distance to its neighbours: how many steps a way is cut into does not
+    matter. The cost is the loss increase that the given network expects itself.
+    """
+
+    needs_expected_increase = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._visits: list[Visit] = []
+
+    def on_visit(self, visit: Visit) -> None:
+        """Keep the models of a step."""
+        super().on_visit(visit)
+        self._visits.append(visit)
+
+    def finish(self) -> None:
+        """Hand over all models."""
+        score = torch.stack([self._score(v.prediction) for v in self._visits])
+        cost = torch.stack([v.expected_increase for v in self._visits])
+        alive = torch.stack([v.alive for v in self._visits])
+        score, order = score.sort(dim=0)
+        cost = torch.where(alive, cost, torch.inf).gather(0, order)
+        # Who comes further for less could have stopped here.
+        cost = cost.flip(0).cummin(dim=0).values.flip(0)
+        gap = score.diff(dim=0) / 2
+        width = torch.zeros_like(score)
+        width[1:] += gap
+        width[:-1] += gap
+        # Ways that lead nowhere still have the given network.
+        width.clamp_(min=_LEAST_WIDTH)
+        back = order.argsort(dim=0)
+        cost, width = cost.gather(0, back), width.gather(0, back)
+        prediction = self.original.stack([v.prediction for v in self._visits])
+        self._hand_over(prediction, cost, torch.isfinite(cost), width)
+        self._visits = []
+
+
 class ProfileSampler(Sampler):
     """For every shift of a mean, the model that explains the data best.
 
@@ -242,7 +335,6 @@ class ProfileSampler(Sampler):
     """
 
     needs_expected_increase = True
-    for_regression_only = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -315,7 +407,27 @@ SAMPLERS: dict[str, type[Sampler]] = {
     "trajectory": TrajectorySampler,
     "best": BestSampler,
     "gaussian": GaussianSampler,
-    "profile": ProfileSampler,
+    "profile": PathSampler,
 }
-CLASSIFIER_SAMPLING = {name for name, kind in SAMPLERS.items() if not kind.for_regression_only}
-REGRESSOR_SAMPLING = set(SAMPLERS)
+
+
+def choose_sampler(sampling: str, measures_all: bool, regression: bool) -> type[Sampler]:
+    """Return what turns models into samples.
+
+    Parameters
+    ----------
+    sampling : str
+        What the user says.
+    measures_all : bool
+        Whether each model's cost is known, not only the mean over some of the last steps.
+    regression : bool
+        Whether means are searched for.
+
+    Returns
+    -------
+    type
+        The kind of sampler.
+    """
+    if sampling == "profile" and regression and not measures_all:
+        return ProfileSampler
+    return SAMPLERS[sampling]

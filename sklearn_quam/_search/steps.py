@@ -71,9 +71,20 @@ class Steps(Protocol):
     rows_at_once: int
     # Number of the last steps that an average over steps goes back.
     window: int
+    # Whether the increases of every model on the way are as exact as they will ever be.
+    measures_all: bool
+    # More searches at once than this do not pay on a CPU.
+    at_once_on_cpu: int
+    # Whether searches that have ended may be dropped while others go on.
+    drops_ended: bool
 
-    def init(self, problem: Problem, query: Rows, original: Any, target: Tensor) -> Any:
-        """Return the state of searches that start at the given network."""
+    def init(
+        self, problem: Problem, query: Rows, original: Any, target: Tensor, n_targets: int
+    ) -> Any:
+        """Return the state of searches that start at the given network.
+
+        The `n_targets` searches of a row stand side by side.
+        """
 
     def evaluate(self, problem: Problem, state: Any, step: int) -> Any:
         """Return what the models of a state predict and cost."""
@@ -83,6 +94,9 @@ class Steps(Protocol):
 
     def keep(self, state: Any, index: Tensor) -> Any:
         """Return the state of some of the searches."""
+
+    def free(self, problem: Problem, state: Any, index: Tensor) -> Free:
+        """Return the free parameters of some of the models."""
 
     def bytes_per_search(self, problem: Problem, query: Rows) -> int:
         """Return the memory that one more search needs, measured on a few rows."""

@@ -11,6 +11,9 @@ from torch import Tensor
 
 from .._network.predictions import Categorical, Gaussian
 
+# "auto": with more classes than this, searches for the given class and its ten likeliest rivals.
+_MANY_CLASSES, _FEW_TARGETS = 20, 11
+
 
 @dataclass(frozen=True, eq=False)
 class ClassTargets:
@@ -29,6 +32,15 @@ class ClassTargets:
     untargeted = False
 
     @property
+    def n_answers(self) -> int:
+        """Number of answers that can be asked for."""
+        return len(self.labels)
+
+    def is_original(self, original: Categorical, target: Tensor) -> Tensor:
+        """Tell for targets (n_rows, n_targets) which are what the given network says."""
+        return target == original.log_proba.argmax(dim=-1, keepdim=True)
+
+    @property
     def count(self) -> int:
         """Number of searches for each row."""
         n_classes = len(self.labels)
@@ -43,6 +55,18 @@ class ClassTargets:
     def loss(self, prediction: Categorical, original: Categorical, target: Tensor) -> Tensor:  # noqa: ARG002
         """Return the loss of each search's target at its query row, (n_searches,)."""
         return -prediction.log_proba.gather(-1, target[:, None])[:, 0]
+
+    # The score at which a search has come to another answer: as likely as not. What it costs to get
+    # further than a search went cannot be told.
+    level = 0.0
+    continues = False
+
+    def score(self, prediction: Categorical, original: Categorical, target: Tensor) -> Tensor:  # noqa: ARG002
+        """Return the log-odds of each search's class, (n_searches,)."""
+        log_proba, index = prediction.log_proba, target[..., None]
+        own = log_proba.gather(-1, index)
+        others = log_proba.scatter(-1, index, -torch.inf).logsumexp(dim=-1)
+        return own[..., 0] - others
 
     def position(self, prediction: Categorical, original: Categorical) -> Tensor:  # noqa: ARG002
         """Return where a prediction is, in coordinates that are comparable between data sets."""
@@ -79,6 +103,15 @@ class DirectionTargets:
     untargeted = False
 
     @property
+    def n_answers(self) -> int:
+        """Number of answers that can be asked for: up and down for each output."""
+        return 2 * self.n_outputs
+
+    def is_original(self, original: Gaussian, target: Tensor) -> Tensor:  # noqa: ARG002
+        """Tell that no direction is what the given network says."""
+        return torch.zeros_like(target, dtype=torch.bool)
+
+    @property
     def count(self) -> int:
         """Number of searches for each row."""
         return 2 * self.n_outputs
@@ -90,6 +123,15 @@ class DirectionTargets:
     def loss(self, prediction: Gaussian, original: Gaussian, target: Tensor) -> Tensor:
         """Return the loss of each search's target at its query row, (n_searches,)."""
         return -self.shift(prediction, original, target)
+
+    # The score at which a search has come to another answer: a standard deviation away. Costs rise
+    # with the square of the distance, also where a search did not go.
+    level = 1.0
+    continues = True
+
+    def score(self, prediction: Gaussian, original: Gaussian, target: Tensor) -> Tensor:
+        """Return how far each search has moved the mean in its direction, (n_searches,)."""
+        return self.shift(prediction, original, target)
 
     def shift(self, prediction: Gaussian, original: Gaussian, target: Tensor) -> Tensor:
         """Return how far each search has moved the mean in its direction, (n_searches,)."""
@@ -122,6 +164,8 @@ class UntargetedClasses(ClassTargets):
 
     untargeted = True
     count = 1
+    # No class is asked for.
+    level = float("inf")
 
     def choose(self, original: Categorical) -> Tensor:
         """Return one nameless target for each row."""
@@ -164,6 +208,8 @@ def class_targets(labels: np.ndarray, targets: str | int) -> ClassTargets:
     """Return the targets among classes that a user asks for: a number, or in words."""
     if targets == "untargeted":
         return UntargetedClasses(labels)
+    if targets == "auto":
+        targets = "all" if len(labels) <= _MANY_CLASSES else _FEW_TARGETS
     return ClassTargets(labels, None if isinstance(targets, str) else int(targets))
 
 

@@ -2,31 +2,42 @@
 
 from __future__ import annotations
 
+import warnings
+from dataclasses import replace
+from functools import partial
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
+import numpy as np
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 
 from .._network.limits import computing
 from .._posterior.results import SearchDiagnostics
 from .._search.adversarial import AdversarialModels, adversarial_models
+from .._search.natural.arguments import LinearSearch, NaturalSearch
 from .._search.penalty import PenaltySearch
 from .._search.targets import Targets
 from .._search.traces import found_models, search_traces
 from ._estimator import FitData
 from ._weights import WeightChanging
 
-# Ways to search that a word stands for.
-SEARCHES = {"penalty": PenaltySearch}
+# Ways to search that a word stands for; "auto" is natural search where it can be had.
+SEARCHES = {
+    "auto": NaturalSearch,
+    "natural": NaturalSearch,
+    "linear": LinearSearch,
+    "penalty": PenaltySearch,
+}
 
 
 class AdversarialSearch(WeightChanging):
     """What QUAM's classifier and regressor share."""
 
-    # Times the temperature of the Bayesian posterior, one over the number of training rows.
+    # In nats of the whole training data; the Bayesian posterior has a temperature of one.
     _auto_temperature: ClassVar[float]
-    # The slack, where it is left to us, in units of the temperature.
     _auto_slack: ClassVar[float]
+    # What sampling="auto" means where a search does not measure every model.
+    _auto_sampling: ClassVar[str]
     _rows_in_parallel = True
     _diagnostics = SearchDiagnostics
     _search_constraints: ClassVar[dict] = {
@@ -34,6 +45,7 @@ class AdversarialSearch(WeightChanging):
         "search": [StrOptions(set(SEARCHES)), HasMethods(["get_params", "_steps"])],
         "slack": [Interval(Real, 0, None, closed="left"), None],
         "temperature": [Interval(Real, 0, None, closed="neither"), StrOptions({"auto"})],
+        "n_training_rows": [Interval(Integral, 1, None, closed="left"), None],
         "n_jobs": [Integral, None],
     }
 
@@ -42,6 +54,7 @@ class AdversarialSearch(WeightChanging):
     sampling: str
     temperature: float | str
     slack: float | None
+    n_training_rows: int | None
     n_jobs: int | None
 
     def _fit_models(self, fit: FitData) -> AdversarialModels:
@@ -49,26 +62,68 @@ class AdversarialSearch(WeightChanging):
             raise TypeError(f"search is a class: pass an object, {self.search.__name__}(...).")
         search = SEARCHES[self.search]() if isinstance(self.search, str) else self.search
         search._validate_params()
-        if self.temperature == "auto":
-            self.temperature_ = self._auto_temperature / len(fit.training)
-        else:
-            self.temperature_ = float(self.temperature)
-        self.slack_ = self._auto_slack * self.temperature_ if self.slack is None else self.slack
+        n_rows = len(fit.training) if self.n_training_rows is None else self.n_training_rows
+        if n_rows < len(fit.training):
+            raise ValueError(
+                f"n_training_rows={n_rows}, but {len(fit.training)} rows were passed to fit: it is "
+                "the number of rows that the network was trained on, of which these are a sample."
+            )
+        self.n_training_rows_ = n_rows
+        search, self.search_reason_ = self._choose_search(search)
+        self.temperature_ = self._choose_temperature(search)
+        self.slack_ = self._auto_slack if self.slack is None else float(self.slack)
         # Refused now if it is not understood.
-        self._limits(fit)
+        limits = self._limits(fit)
         network = self._free_network(fit)
         self.cut_, self.execution_ = network.split.place, network.executor.name
-        return adversarial_models(
+        prepare = partial(
+            adversarial_models,
             fit.reference,
             network,
             fit.training,
-            search,
-            self._choose_targets(),
-            sampling=self.sampling,
-            temperature=self.temperature_,
-            slack=self.slack_,
+            targets=self._choose_targets(),
+            temperature=self.temperature_ / n_rows,
+            slack=self.slack_ / n_rows,
+            n_training_rows=n_rows,
+            limits=limits,
             seed=fit.seed,
         )
+        try:
+            models = prepare(search, sampling=self._choose_sampling(search))
+        except Exception as error:
+            if self.search != "auto" or isinstance(search, PenaltySearch):
+                raise
+            # What a network does may defeat the curvature in any way; the gradients remain.
+            search, self.search_reason_ = PenaltySearch(), f"no curvature: {error}"
+            warnings.warn(
+                f"The curvature of the network cannot be measured ({error}), so that natural "
+                "search is not possible. Searching with search='penalty' instead, which takes much "
+                "longer. Other parameters=, such as 'last_layer', may help.",
+                UserWarning,
+                stacklevel=2,
+            )
+            models = prepare(search, sampling=self._choose_sampling(search))
+        self.search_ = search
+        return models
+
+    def _choose_search(self, search: Any) -> tuple[Any, str]:
+        """Return the way to search, and why."""
+        if self.search != "auto":
+            return search, "chosen by the user"
+        if self.targets == "untargeted":
+            return PenaltySearch(), "targets='untargeted' has no goal to go to"
+        return search, "the curvature of what is searched can be measured"
+
+    def _choose_temperature(self, search: Any) -> float:
+        if self.temperature != "auto":
+            return float(self.temperature)
+        # Where the network is taken as linear, rivals look cheaper than they are.
+        return 1.0 if isinstance(search, LinearSearch) else self._auto_temperature
+
+    def _choose_sampling(self, search: Any) -> str:
+        if self.sampling != "auto":
+            return self.sampling
+        return self._auto_sampling if isinstance(search, PenaltySearch) else "profile"
 
     def _choose_targets(self) -> Targets:
         raise NotImplementedError
@@ -109,9 +164,10 @@ class AdversarialSearch(WeightChanging):
             ``state_dict`` (to be loaded into a copy of the module; that of a scikit-learn network
             has the names "0.weight", "0.bias", "2.weight", ...), its ``prediction`` for the row
             (probabilities or means), the ``target`` of its search (a label, "up", "down", or None
-            if untargeted), its ``divergence`` KL(given || found) in nats, its ``loss_increase`` on
-            up to 1024 training rows, and whether it is ``feasible``. A search that found no
-            feasible model contributes the given network itself.
+            if untargeted), its ``divergence`` KL(given || found) in nats, its ``loss_increase``
+            (mean over all training rows; over up to 1024 of them in penalty search), and whether it
+            is ``feasible``. A search that found no feasible model contributes the given network
+            itself.
 
         Examples
         --------
@@ -120,7 +176,6 @@ class AdversarialSearch(WeightChanging):
         >>> from sklearn_quam import QUAMClassifier
         >>> X, y = load_iris(return_X_y=True)
         >>> est = QUAMClassifier(LogisticRegression(max_iter=1000).fit(X, y))
-        >>> est = est.set_params(search__n_steps=20)
         >>> models, = est.fit(X, y).adversarial_models(X[77:78])
         >>> len(models)
         3
@@ -128,6 +183,45 @@ class AdversarialSearch(WeightChanging):
         inputs, fitted = self._check_inputs(x), self._fitted
         limits = self._question(inputs).limits
         return list(found_models(fitted.models, fitted.reference, inputs, limits))
+
+    @computing()
+    def rival_costs(self, X: Any) -> np.ndarray:
+        """Return the price of each answer: the most readable number about a row.
+
+        "It would take 3.2 nats of evidence to make this network say 7": so much log-likelihood
+        would the whole training data lose with the cheapest model found that does.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, ...)
+            Rows like those of the training data.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+            What it costs to make each class more likely than not, in nats of the whole training
+            set: zero for a class that is so already, infinite for classes that were not searched
+            for (see ``targets``) or not reached. Regressors have two columns for each output: to
+            move its mean up, and down, by a standard deviation.
+
+        Examples
+        --------
+        >>> from sklearn.datasets import load_iris
+        >>> from sklearn.linear_model import LogisticRegression
+        >>> from sklearn_quam import QUAMClassifier
+        >>> X, y = load_iris(return_X_y=True)
+        >>> est = QUAMClassifier(LogisticRegression(max_iter=1000).fit(X, y)).fit(X, y)
+        >>> cost = est.rival_costs(X[:1])    # a setosa, far from the others
+        >>> bool(cost[0, 0] == 0 and cost[0, 1] < cost[0, 2])
+        True
+        """
+        inputs, models = self._check_inputs(X), self._fitted.models
+        limits = self._question(inputs).limits
+        prices = [
+            models.prices(inputs[rows], self._fitted.reference.predict(inputs[rows]), limits)
+            for rows in self._fitted.chunks(inputs, replace(limits, n_workers=1))
+        ]
+        return np.concatenate(prices)
 
     @computing()
     def search_traces(self, x: Any) -> list[list[dict[str, Any]]]:
@@ -144,8 +238,10 @@ class AdversarialSearch(WeightChanging):
             For each row a list of searches; for each search its ``target``, and arrays with an
             entry for each of the n_steps + 1 models met, the given network first (next to it if
             ``targets="untargeted"``): ``prediction`` for the row, ``divergence`` from the given
-            network in nats, and ``loss_increase``, the mean over the mini-batches of the last few
-            steps. A search that ended early repeats its last model.
+            network in nats, and ``loss_increase``: the mean increase to be expected on all
+            training rows if the given network is right, or in penalty search the measured mean over
+            the mini-batches of the last few steps. A search that ended early repeats its last
+            model.
 
         Examples
         --------

@@ -116,7 +116,7 @@ class SearchTraceDisplay:
             [trace["divergence"] for trace in traces],
             [trace["loss_increase"] for trace in traces],
             None if targets[0] is None else targets,
-            slack=method.slack_,
+            slack=method.slack_ / method.n_training_rows_,
             ax=ax,
             **kwargs,
         )

@@ -321,7 +321,8 @@ def _visited(method: Any, row: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]
     proba = np.concatenate([trace["prediction"] for trace in traces])
     targets = _repeat([t["target"] for t in traces], [len(t["prediction"]) for t in traces])
     increase = np.concatenate([trace["loss_increase"] for trace in traces])
-    weights = np.exp(-increase.clip(min=0) / method.temperature_)
+    cost = increase.clip(min=0) * method.n_training_rows_
+    weights = np.exp(-cost / method.temperature_)
     fine = np.isfinite(proba).all(axis=1) & np.isfinite(weights)
     return proba[fine], targets[fine], weights[fine]
 

@@ -725,7 +725,7 @@ def test_errors_of_simplices():
         SimplexDisplay.from_estimator(classifier(), PLANE[:2])
 
 
-@pytest.mark.parametrize("slack", [None, 0.5])
+@pytest.mark.parametrize("slack", [None, 30.0])
 def test_traces_of_a_row(slack):
     est = clone(classifier()).set_params(slack=slack).fit(PLANE, LABELS)
     shown = SearchTraceDisplay.from_estimator(est, PLANE[0], linewidth=4)
@@ -734,7 +734,9 @@ def test_traces_of_a_row(slack):
         np.testing.assert_allclose(shown.divergence[number], trace["divergence"])
         np.testing.assert_allclose(shown.loss_increase[number], trace["loss_increase"])
         np.testing.assert_allclose(shown.lines_[number].get_ydata(), trace["divergence"])
-    assert shown.slack == (est.temperature_ if slack is None else slack)
+    # Of the mean loss, as what is drawn; that of the estimator is that of all rows.
+    assert est.slack_ == (10.0 if slack is None else slack)
+    assert shown.slack == pytest.approx(est.slack_ / len(PLANE), rel=1e-12)
     np.testing.assert_allclose(shown.slack_.get_xdata(), shown.slack)
     assert shown.lines_[0].get_linewidth() == 4
     assert shown.ax_.get_ylabel() == "divergence (nats)"
@@ -794,7 +796,7 @@ def test_images_are_ordered_by_certainty():
 def test_images_of_an_estimator():
     # Searches that care little about the loss: some of the models that disagree cost too much.
     search = PenaltySearch(n_steps=10, learning_rate=0.1, penalty=0.1, penalty_growth=1.0)
-    est = clone(classifier(4)).set_params(search=search, slack=0.4)
+    est = clone(classifier(4)).set_params(search=search, slack=0.4 * len(PLANE))
     est.fit(np.tile(PLANE, 2), LABELS)
     X = np.tile(PLANE, 2)[:10]
     shown = UncertainSamplesDisplay.from_estimator(est, X, n_images=2, cmap="gray_r")

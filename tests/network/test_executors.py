@@ -357,6 +357,27 @@ def chosen(module, likelihood, inputs, names=None):
 
 
 @named("matmul", "vmap", "loop")
+def test_models_that_have_rows_of_their_own(case):
+    module = case.module()
+    weights, loop = models(module), LoopExecutor(module, case.likelihood)
+    own = tuple(torch.stack([x[k : k + 6] for k in range(N_MODELS)]) for x in case.inputs)
+    alone = [
+        loop.predict(
+            {name: weight[index : index + 1] for name, weight in weights.items()},
+            tuple(x[index, :-1] for x in own),
+            tuple(x[index, -1:] for x in own),
+        )[0]
+        for index in range(N_MODELS)
+    ]
+    parts = zip(*map(flat, alone), strict=True)
+    expected = case.likelihood.kind(*(torch.stack(part) for part in parts))
+    expected = expected, gradients(expected, weights)
+    for executor in (chosen(module, case.likelihood, case.inputs), loop):
+        found = executor.predict_each(weights, own)
+        assert_same((found, gradients(found, weights)), expected)
+
+
+@named("matmul", "vmap", "loop")
 def test_models_do_not_depend_on_those_beside_them(case):
     module = case.module()
     executor = chosen(module, case.likelihood, case.inputs)

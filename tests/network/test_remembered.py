@@ -52,13 +52,16 @@ def remembering(memory, module, names, probe):
     return replace(split_module(module, names, probe), remembered=memory)
 
 
-def test_a_grid_search_runs_the_frozen_part_as_often_as_a_single_candidate(memory):
-    est = QUAMClassifier(network(), parameters="last_layer", random_state=0)
+@pytest.mark.parametrize(
+    ("kind", "argument"), [("penalty", "search__learning_rate"), ("natural", "search__damping")]
+)
+def test_a_grid_search_runs_the_frozen_part_as_often_as_a_single_candidate(memory, kind, argument):
+    est = QUAMClassifier(network(), parameters="last_layer", search=kind, random_state=0)
     est._remembered = memory
     scorer = make_ood_scorer(3 * X[:9])
     for grid in (
         {"search__n_steps": [2]},
-        {"search__n_steps": [2, 3], "search__learning_rate": [1e-3, 1e-2]},
+        {"search__n_steps": [2, 3], argument: [1e-3, 1e-2]},
     ):
         search = GridSearchCV(est, grid, scoring=scorer, cv=2, refit=False).fit(X, Y)
         assert np.isfinite(search.cv_results_["mean_test_score"]).all()

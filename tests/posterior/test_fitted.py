@@ -10,13 +10,14 @@ import torch
 from joblib import parallel_config
 from torch import nn
 
-from sklearn_quam import PenaltySearch, QUAMClassifier, QUAMRegressor
+from sklearn_quam import QUAMClassifier, QUAMRegressor
 from sklearn_quam._posterior.fitted import FittedMethod
 
 from ..networks import LABELS, TARGET, X_NEW, X, dense
+from ..searches import quam
 from ..test_contract import METHODS, is_classifier, make_data, make_estimator
 
-each_method = pytest.mark.parametrize("method", METHODS, ids=lambda method: method.__name__)
+each_method = pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
 each_copy = pytest.mark.parametrize(
     "duplicate",
     [
@@ -106,10 +107,10 @@ def test_a_copy_of_prepared_searches_finds_the_same(kind, build, options, place,
     with torch.random.fork_rng():
         torch.manual_seed(0)
         module = build()
-    search = PenaltySearch(n_steps=8, batch_size=20)
+    search = {"n_steps": 8, "batch_size": 20}
     y = LABELS if kind is QUAMClassifier else TARGET
     weight = np.linspace(0.1, 2, len(X))
-    est = kind(module, search=search, **options, random_state=0).fit(X, y, sample_weight=weight)
+    est = quam(kind, module, **search, **options, random_state=0).fit(X, y, sample_weight=weight)
     assert est.cut_ == place
     with parallel_config(backend="threading"):
         before = answers(est, est._fitted, X_NEW[:4])

@@ -652,7 +652,10 @@ def test_frames_have_a_column_for_each_part():
     ("kind", "more"),
     [
         (Diagnostics, []),
-        (SearchDiagnostics, ["rival", "loss_increase", "feasible", "n_steps", "n_diverged"]),
+        (
+            SearchDiagnostics,
+            ["rival", "rival_cost", "loss_increase", "feasible", "n_steps", "n_diverged"],
+        ),
         (ChainDiagnostics, ["r_hat"]),
     ],
 )

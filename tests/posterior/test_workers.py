@@ -151,11 +151,11 @@ def test_running_out_of_memory_halves_the_searches(data, module, monkeypatch):
     sizes = []
     search = adversarial.run_searches
 
-    def limited(problem, steps, query, original, target, watcher):
+    def limited(problem, steps, query, original, target, n_targets, watcher):
         sizes.append(len(target))
         if len(target) > 4:
             raise torch.OutOfMemoryError("CUDA out of memory.")
-        return search(problem, steps, query, original, target, watcher)
+        return search(problem, steps, query, original, target, n_targets, watcher)
 
     monkeypatch.setattr(adversarial, "run_searches", limited)
     est = make(module).fit(X, y)

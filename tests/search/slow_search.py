@@ -18,8 +18,10 @@ from torch.nn.utils.parametrize import register_parametrization
 
 # What "auto" stands for, of a regressor and of a classifier.
 AUTO = (
-    {"learning_rate": 0.02, "penalty": 0.3, "penalty_growth": 2.2, "adam_epsilon": 1e-8},
-    {"learning_rate": "by_layer", "penalty": 6.0, "penalty_growth": 1.9, "adam_epsilon": 0.1},
+    {"learning_rate": 0.02, "penalty": 0.3, "penalty_growth": 2.2, "adam_epsilon": 1e-8}
+    | {"sampling": "profile"},
+    {"learning_rate": "by_layer", "penalty": 6.0, "penalty_growth": 1.9, "adam_epsilon": 0.1}
+    | {"sampling": "trajectory", "targets": "all"},
 )
 
 
@@ -58,18 +60,21 @@ class SlowQUAM:
     """Searches with `torch.optim` on copies of the module; measures in numpy."""
 
     def __init__(self, estimator, module, X, y, sample_weight=None):
-        self.options = estimator.get_params(deep=False)
-        self.options |= AUTO[hasattr(estimator, "classes_")]
-        given = self.options.pop("search").get_params()
-        self.options |= {name: value for name, value in given.items() if value != "auto"}
+        given = estimator.get_params(deep=False)
+        given |= given.pop("search").get_params()
+        self.options = given | {
+            name: value
+            for name, value in AUTO[hasattr(estimator, "classes_")].items()
+            if given[name] == "auto"
+        }
         self.free = estimator._fitted.models.problem.network.free
         self.batches = estimator._fitted.models.steps.batches
         self.untargeted = self.options["targets"] == "untargeted"
         self.names = estimator.parameter_names_
-        self.temperature = estimator.temperature_
-        factor = 1 if hasattr(estimator, "classes_") else 10
+        # Of the mean loss, as all that is measured here; the estimator's are those of all rows.
+        self.temperature = estimator.temperature_ / len(X)
         slack = self.options["slack"]
-        self.slack = factor * self.temperature if slack is None else slack
+        self.slack = (10.0 if slack is None else slack) / len(X)
         self.module = copy.deepcopy(module).eval()
         self.dtype = next(module.parameters()).dtype
         self.classes = getattr(estimator, "classes_", None)

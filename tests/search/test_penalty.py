@@ -12,7 +12,7 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from sklearn_quam import PenaltySearch, QUAMClassifier, QUAMRegressor
-from sklearn_quam._search.penalty import Schedule
+from sklearn_quam._search.schedule import Schedule
 
 from ..networks import LABELS, TARGET, TWO_TARGETS, X_NEW, X, dense, train
 from ..searches import quam
@@ -99,7 +99,7 @@ def test_an_untargeted_step_is_that_of_algorithm_1(kind, n_out, y, step):
     original = est._fitted.reference.predict(rows)
     targets = problem.targets.choose(original)
     assert targets.shape == (5, 1)
-    state = steps.init(problem, (rows,), original, targets[:, 0])
+    state = steps.init(problem, (rows,), original, targets[:, 0], 1)
     start = {name: value.detach().clone() for name, value in state.free.items()}
     moved = steps.update(problem, state, steps.evaluate(problem, state, step), step)
     rate, penalty = {0: (0.05, 0.7), 4: (0.025, 2.1)}[step]
@@ -123,8 +123,8 @@ def test_an_untargeted_search_starts_next_to_the_given_network(kind, n_out, y):
     est = quam(kind, module, targets="untargeted", random_state=0).fit(X, y)
     rows = torch.as_tensor(X_NEW[:2]).double()
     original = est._fitted.reference.predict(rows)
-    models = est._fitted.models
-    state = models.steps.init(models.problem, (rows,), original, torch.zeros(2, dtype=torch.long))
+    models, target = est._fitted.models, torch.zeros(2, dtype=torch.long)
+    state = models.steps.init(models.problem, (rows,), original, target, 1)
     for name, weight in module.named_parameters():
         change = state.free[name].detach() - weight.detach()
         size = change.square().mean().sqrt() / weight.detach().square().mean().sqrt()
@@ -191,7 +191,7 @@ def test_what_auto_means_for_each_task(kind, n_out, y, meaning):
 
 
 def test_arguments_of_the_search_are_set_through_the_estimator():
-    est = QUAMClassifier(dense(), random_state=0).set_params(search__n_steps=3)
+    est = QUAMClassifier(dense(), search="penalty", random_state=0).set_params(search__n_steps=3)
     assert est.search.n_steps == 3
     duplicate = clone(est).set_params(search__n_steps=5)
     assert (est.search.n_steps, duplicate.search.n_steps) == (3, 5)

@@ -246,7 +246,7 @@ def test_average_prediction_is_that_of_the_visited_models(setting):
     slow = SlowQUAM(est, module, X, LABELS)
     row = torch.as_tensor(X_NEW[:1]).double()
     visits = [sample for target in slow.search(row).visits for sample in target]
-    weights = np.exp([-max(v.increase, 0) / est.temperature_ for v in visits])
+    weights = np.exp([-max(v.increase, 0) / slow.temperature for v in visits])
     average = weights @ np.exp([v.prediction for v in visits]) / weights.sum()
     given = slow.predict(module, row).detach().exp().numpy()[0]
     expected = given if setting == "given" else average
@@ -340,7 +340,7 @@ def test_only_visits_before_the_divergence_count():
             for target in slow.search(row[None]).visits
             for sample in until_divergence(target)
         ]
-        weights = np.exp([-max(v.increase, 0) / est.temperature_ for v in visits])
+        weights = np.exp([-max(v.increase, 0) / slow.temperature for v in visits])
         divergence = np.array([slow.kl(given, v.prediction) for v in visits])
         expected = weights @ divergence / weights.sum()
         np.testing.assert_allclose(u.epistemic[number], expected, rtol=1e-8)

@@ -86,7 +86,7 @@ def test_streamed_estimate_is_the_sum_over_recorded_visits(
     # From (steps, rows x targets) to (rows, steps x targets).
     log_proba = log_proba.reshape(31, 8, 3, 3).transpose(1, 0, 2, 3).reshape(8, 93, 3)
     increase = increase.reshape(31, 8, 3).transpose(1, 0, 2).reshape(8, 93)
-    weights = np.exp(-np.maximum(increase, 0) / est.temperature_)
+    weights = np.exp(-np.maximum(increase, 0) / est._fitted.models.temperature)
     weights /= weights.sum(axis=1, keepdims=True)
     if setting == "given":
         divergence = (given_proba * (np.log(given_proba) - log_proba)).sum(axis=2)
@@ -151,7 +151,7 @@ def test_memory_does_not_grow_with_the_steps(
 ):
     early, late = [], []
     est = quam(kind, trained(n_out, y, 5), setting=setting, **{**SHORT, "n_steps": 140}).fit(X, y)
-    sampler = sampling_module.SAMPLERS[est.sampling]
+    sampler = est._fitted.models._sampler
     on_visit = sampler.on_visit
 
     def counting(self, visit):
@@ -195,9 +195,21 @@ def test_untargeted_searches_have_a_profile():
     assert (u.epistemic > 0).all()
 
 
-def test_only_regressors_have_a_profile():
-    with pytest.raises(ValueError, match="sampling"):
-        quam(QUAMClassifier, trained(3, LABELS), sampling="profile").fit(X, LABELS)
+@pytest.mark.parametrize("setting", ["given", "expected"])
+def test_a_classifier_has_a_profile_of_penalty_searches(classifier, setting):
+    profile, trajectory = (
+        result(quam(QUAMClassifier, classifier, **SHORT, setting=setting, sampling=sampling))
+        for sampling in ("profile", "trajectory")
+    )
+    u, diagnostics = profile
+    assert all(np.isfinite(part).all() for part in u)
+    assert (u.epistemic > 0).all()
+    assert np.isfinite(diagnostics.standard_error).all()
+    assert (diagnostics.effective_sample_size >= 1 - 1e-9).all()
+    # The same searches, counted in another way.
+    np.testing.assert_array_equal(diagnostics.n_steps, trajectory[1].n_steps)
+    np.testing.assert_array_equal(diagnostics.rival, trajectory[1].rival)
+    assert not np.isclose(u.epistemic, trajectory[0].epistemic, rtol=1e-3).any()
 
 
 # -- best and gaussian ---------------------------------------------------------------------
@@ -469,7 +481,7 @@ def test_the_rival_is_the_cheapest_model_that_disagrees(classifier, sampling, sc
         cheapest = min(rivals, key=lambda s: s.increase)
         assert diagnostics.rival[row] == cheapest.prediction.argmax()
         np.testing.assert_allclose(diagnostics.loss_increase[row], cheapest.increase, rtol=1e-6)
-        assert diagnostics.feasible[row] == (cheapest.increase <= est.temperature_)
+        assert diagnostics.feasible[row] == (cheapest.increase <= slow.slack)
 
 
 @pytest.mark.slow

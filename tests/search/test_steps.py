@@ -10,11 +10,11 @@ from sklearn.base import BaseEstimator
 from sklearn_quam import QUAMClassifier, QUAMRegressor
 from sklearn_quam._posterior.accumulate import make_posterior
 from sklearn_quam._search.run import run_searches
-from sklearn_quam._search.sampling import SAMPLERS
+from sklearn_quam._search.sampling import SAMPLERS, choose_sampler
 from sklearn_quam._search.steps import Evaluation, State
 
 from ..networks import LABELS, TARGET, X_NEW, X, dense, train
-from ..searches import quam
+from ..searches import N_ROWS, quam
 
 each_task = pytest.mark.parametrize(
     ("kind", "n_out", "y"),
@@ -24,12 +24,12 @@ each_task = pytest.mark.parametrize(
 each_sampling = pytest.mark.parametrize(
     ("kind", "n_out", "y", "sampling"),
     [
-        *((QUAMClassifier, 3, LABELS, name) for name in ("trajectory", "best", "gaussian")),
+        *((QUAMClassifier, 3, LABELS, name) for name in SAMPLERS),
         *((QUAMRegressor, 1, TARGET, name) for name in SAMPLERS),
     ],
 )
 # No penalty holds the plain steps back: whatever they find is to count.
-ANYTHING_GOES = {"slack": 1e6, "temperature": 1e3}
+ANYTHING_GOES = {"slack": 1e6 * N_ROWS, "temperature": 1e3 * N_ROWS}
 
 
 def trained(n_out, y):
@@ -48,8 +48,11 @@ class PlainSteps:
     rows_at_once: int = 16
     window: int = 1
     learning_rate: float = 1e-3
+    measures_all: bool = False
+    drops_ended: bool = True
+    at_once_on_cpu: int = 160
 
-    def init(self, problem, query, original, target):
+    def init(self, problem, query, original, target, n_targets):
         start = problem.network.free.start.items()
         free = {name: value.expand(len(target), *value.shape) for name, value in start}
         return self._leaves(State(free, query, original, target))
@@ -74,6 +77,9 @@ class PlainSteps:
         query = tuple(part[index] for part in state.query)
         return self._leaves(State(free, query, state.original[index], state.target[index]))
 
+    def free(self, problem, state, index):
+        return {name: value.detach()[index] for name, value in state.free.items()}
+
     def bytes_per_search(self, problem, query):
         return sum(value.nbytes for value in problem.network.free.start.values())
 
@@ -90,15 +96,16 @@ class PlainSearch(BaseEstimator):
     def __init__(self, tolerance=0.0):
         self.tolerance = tolerance
 
-    def _steps(self, problem, generator):
+    def _steps(self, problem, generator, limits):
         return PlainSteps(tolerance=self.tolerance)
 
 
 @each_sampling
-def test_steps_of_another_kind_run_with_each_sampler(kind, n_out, y, sampling):
+@pytest.mark.parametrize("measures_all", [False, True])
+def test_steps_of_another_kind_run_with_each_sampler(kind, n_out, y, sampling, measures_all):
     options = {"sampling": sampling, **ANYTHING_GOES, "random_state": 0}
     est = kind(trained(n_out, y), **options).fit(X, y)
-    problem, steps = est._fitted.models.problem, PlainSteps()
+    problem, steps = est._fitted.models.problem, PlainSteps(measures_all=measures_all)
     rows = torch.as_tensor(X_NEW[:3]).double()
     original = est._fitted.reference.predict(rows)
     targets = problem.targets.choose(original)
@@ -106,10 +113,10 @@ def test_steps_of_another_kind_run_with_each_sampler(kind, n_out, y, sampling):
     query = (rows.repeat_interleave(n_targets, dim=0),)
     repeated, target = original.repeat(n_targets), targets.flatten()
     posterior = make_posterior(original, "entropy")
-    sampler = SAMPLERS[sampling](
+    sampler = choose_sampler(sampling, measures_all, kind is QUAMRegressor)(
         problem, steps, posterior, query, repeated, target, n_targets, temperature=1e3
     )
-    run_searches(problem, steps, query, repeated, target, sampler)
+    run_searches(problem, steps, query, repeated, target, n_targets, sampler)
     sampler.finish()
     assert (sampler.n_steps == steps.n_steps).all()
     assert not sampler.diverged.any()
@@ -160,7 +167,7 @@ def test_models_and_traces_of_a_search_of_another_kind(kind, n_out, y):
     ids=["classes", "values"],
 )
 def test_searches_of_another_kind_stop_early(kind, n_out, y, some, all_of_them):
-    options = {"sampling": "trajectory", "slack": 1e9, "random_state": 0}
+    options = {"sampling": "trajectory", "slack": 1e9 * N_ROWS, "random_state": 0}
     module = trained(n_out, y)
     est = kind(module, search=PlainSearch(all_of_them), **options).fit(X, y)
     _, diagnostics = est.predict_uncertainty(X_NEW, return_diagnostics=True)
@@ -185,7 +192,7 @@ def test_half_of_the_searches_go_on_as_they_would_with_the_others(
     rows = torch.as_tensor(X_NEW[:8]).double()
     original = est._fitted.reference.predict(rows)
     target = problem.targets.choose(original)[:, -1]
-    state = steps.init(problem, (rows,), original, target)
+    state = steps.init(problem, (rows,), original, target, 1)
     for step in range(5):
         state = steps.update(problem, state, steps.evaluate(problem, state, step), step)
     index = torch.tensor([0, 3, 4, 6])

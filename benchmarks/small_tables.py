@@ -1,0 +1,108 @@
+"""Small tables, each with a network and rows that it cannot know.
+
+The folder of the data holds npz files: ``heart_hospitals`` (X_<hospital>, y_<hospital>) and
+``uci/wine-quality-red`` and ``uci/energy`` (X, y).
+"""
+
+import warnings
+from functools import lru_cache
+
+import numpy as np
+from sklearn import datasets
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.impute import SimpleImputer
+from sklearn.model_selection import train_test_split
+from sklearn.neural_network import MLPClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+N_ROWS = 3000  # of a table, at most
+NETWORK = {"hidden_layer_sizes": [100], "max_iter": 200}
+LOADED = ("iris", "wine", "breast_cancer", "digits")
+# Named by features x classes. Features, classes, rows, standard deviation of a class.
+BLOBS = {"blobs 2x4": (2, 4, 800, 1.0), "blobs 30x6": (30, 6, 1200, 8.0)}
+# Features, informative ones, classes, rows, distance of the classes.
+MIXTURES = {
+    "mixture 8x3": (8, 6, 3, 900, 0.7),
+    "mixture 10x4": (10, 8, 4, 1500, 1.5),
+    "mixture 20x2": (20, 5, 2, 1000, 0.8),
+    "mixture 50x8": (50, 20, 8, 3000, 1.0),
+}
+SCALES = ("wine-quality-red", "energy")  # classes are steps of a scale
+SETTINGS = {"rows": N_ROWS, "network": NETWORK, "blobs": BLOBS, "mixtures": MIXTURES}
+
+
+def names(folder):
+    """Return the names of all tables; three are there only with a folder."""
+    return [*LOADED, *BLOBS, *MIXTURES, *(("heart", *SCALES) if folder else ())]
+
+
+def load(name, seed, folder):
+    """Return a table; those that are made differ from seed to seed."""
+    if name in LOADED:
+        return getattr(datasets, f"load_{name}")(return_X_y=True)
+    if name in BLOBS:
+        n_features, n_classes, n_rows, spread = BLOBS[name]
+        return datasets.make_blobs(
+            n_rows, n_features, centers=n_classes, cluster_std=spread, random_state=seed
+        )
+    if name in MIXTURES:
+        n_features, n_informative, n_classes, n_rows, distance = MIXTURES[name]
+        return datasets.make_classification(
+            n_rows,
+            n_features,
+            n_informative=n_informative,
+            n_classes=n_classes,
+            class_sep=distance,
+            flip_y=0,
+            random_state=seed,
+        )
+    if name == "heart":
+        with np.load(folder / "heart_hospitals.npz", allow_pickle=False) as data:
+            hospitals = ("cleveland", "hungarian")
+            X = np.concatenate([data[f"X_{hospital}"] for hospital in hospitals])
+            y = np.concatenate([data[f"y_{hospital}"] for hospital in hospitals])
+        return X, (y > 0).astype(int)
+    with np.load(folder / "uci" / f"{name}.npz", allow_pickle=False) as data:
+        X, y = data["X"], data["y"]
+    if name == "energy":
+        return X, np.digitize(y, np.quantile(y, [0.25, 0.5, 0.75]))
+    return X, np.clip(np.round(y), 5, 7).astype(int)
+
+
+@lru_cache(maxsize=1)
+def prepare(name, seed, n_points, folder):
+    """Return a network, its data, rows to judge (known ones first), and how many are known."""
+    X, y = load(name, seed, folder)
+    rng = np.random.default_rng(seed)
+    chosen = rng.permutation(len(X))[:N_ROWS]
+    X, y = X[chosen], y[chosen]
+    classes = np.unique(y)
+    class_left_out = len(classes) > 2 and name not in SCALES
+    unknown = np.zeros(len(X), dtype=bool)
+    if class_left_out:
+        unknown = y == classes[seed % len(classes)]
+    X_train, X_known, y_train, _ = train_test_split(
+        X[~unknown], y[~unknown], test_size=0.3, random_state=seed, stratify=y[~unknown]
+    )
+    X_unknown = X[unknown] if class_left_out else rng.permuted(X_known, axis=0)
+    X_known, X_unknown = X_known[:n_points], X_unknown[:n_points]
+    # Values are missing in one table only.
+    scaler = make_pipeline(SimpleImputer(strategy="median"), StandardScaler()).fit(X_train)
+    X_train = scaler.transform(X_train)
+    X_new = scaler.transform(np.concatenate([X_known, X_unknown]))
+    return train(X_train, y_train, 10 * seed), X_train, y_train, X_new, len(X_known)
+
+
+def train(X, y, seed):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return MLPClassifier(**NETWORK, random_state=seed).fit(X, y)
+
+
+def logits(network, X):
+    """Return the logits of an MLPClassifier; of two classes they are +-half of its only output."""
+    for weight, bias in zip(network.coefs_[:-1], network.intercepts_[:-1], strict=True):
+        X = np.maximum(X @ weight + bias, 0)
+    found = X @ network.coefs_[-1] + network.intercepts_[-1]
+    return found if found.shape[1] > 1 else np.hstack([-found / 2, found / 2])

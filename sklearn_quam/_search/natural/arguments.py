@@ -1,0 +1,188 @@
+"""What users say about natural and linear search."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from numbers import Integral, Real
+from typing import Any, ClassVar
+
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.utils._param_validation import Interval, StrOptions
+
+from ..._curvature.preconditioner import make_preconditioner
+from ..._network.executors import ChainExecutor
+from ..._network.limits import Limits
+from ..._network.predictions import Categorical
+from ..problem import Problem
+from .chains import ChainSteps, chain_steps
+from .general import general_steps
+from .linear import LinearSteps
+from .path import NaturalSteps
+
+# What "auto" means for classes, and for real-valued outputs.
+_AUTO: dict[str, tuple[Any, Any]] = {"damping": (1e-3, 0.1), "n_corrections": (0, 8)}
+
+
+class NaturalSearch(BaseEstimator):
+    """Adversarial model search by natural gradients: the default of QUAM.
+
+    For every row and class, the network is changed step by step until it is sure of the class. Each
+    step is the change that costs the training data the least, to first order, for an equal share of
+    the way: the gradient of the class's log-odds at the one row, times the inverse curvature of the
+    training loss. The curvature (Kronecker factors of each layer) is measured once, by ``fit``; no
+    step needs a gradient of the training loss, a learning rate or a schedule. What each model on
+    the way costs is measured on the training rows that it moves most, and on a weighted sample of
+    the others. Pass it as ``search`` of QUAM; its arguments are tuned as ``search__n_rows``, ....
+
+    Parameters
+    ----------
+    n_steps : int, default=10
+        Steps of each search. More of them follow the way more closely.
+    n_corrections : int or "auto", default="auto"
+        Steps after each of these that make the model cheaper without a change of its target's
+        score: closer to the cheapest model there is, and slower. "auto" is 0 for classifiers, whose
+        rows are ranked as well without, and 8 for regressors. Linear models need none.
+    goal : float, default=24.0
+        Log-odds of the class that a search goes to. Regressors go to five standard deviations that
+        the mean has in a linear model, whatever this says.
+    damping : float or "auto", default="auto"
+        What is added to the curvature of the whole training data: the precision of a prior around
+        the given network. The smaller it is, the further searches go along directions that the
+        training data say nothing about. "auto" is 0.001 for classifiers and 0.1 for regressors.
+    n_rows : int, default=128
+        Training rows that tell what the models for a row cost: three quarters of them those that
+        are moved most, the rest drawn from all others. All are taken if there are not more.
+    screen : float, default=None
+        Share of the training rows, such as 0.2, that linear search would call the most doubtful.
+        Rows that are less doubtful than these are left to linear search, which is much faster. This
+        is an approximation: the two searches do not have quite the same scale. None searches for
+        every row.
+
+    See Also
+    --------
+    LinearSearch : The first step alone, in closed form.
+    PenaltySearch : The paper's algorithm.
+
+    Examples
+    --------
+    >>> from sklearn_quam import NaturalSearch, QUAMClassifier
+    >>> est = QUAMClassifier(search=NaturalSearch(n_rows=64))
+    >>> est.set_params(search__n_steps=5).search
+    NaturalSearch(n_rows=64, n_steps=5)
+    """
+
+    _parameter_constraints: ClassVar[dict] = {
+        "n_steps": [Interval(Integral, 1, None, closed="left")],
+        "n_corrections": [Interval(Integral, 0, None, closed="left"), StrOptions({"auto"})],
+        "goal": [Interval(Real, 0, None, closed="neither")],
+        "damping": [Interval(Real, 0, None, closed="neither"), StrOptions({"auto"})],
+        "n_rows": [Interval(Integral, 1, None, closed="left")],
+        "screen": [Interval(Real, 0, 1, closed="neither"), None],
+    }
+
+    def __init__(
+        self,
+        *,
+        n_steps: int = 10,
+        n_corrections: int | str = "auto",
+        goal: float = 24.0,
+        damping: float | str = "auto",
+        n_rows: int = 128,
+        screen: float | None = None,
+    ) -> None:
+        self.n_steps = n_steps
+        self.n_corrections = n_corrections
+        self.goal = goal
+        self.damping = damping
+        self.n_rows = n_rows
+        self.screen = screen
+
+    def _steps(self, problem: Problem, generator: torch.Generator, limits: Limits) -> NaturalSteps:
+        """Return the steps of a search."""
+        return _natural_steps(self, problem, generator, limits)[0]
+
+    def _screening(self) -> LinearSearch | None:
+        """Return the search that tells which rows are doubtful, if only these are searched for."""
+        return None if self.screen is None else LinearSearch(goal=self.goal)
+
+
+class LinearSearch(BaseEstimator):
+    """Adversarial models in closed form: the network taken as linear in its parameters.
+
+    A rival class costs half the squared distance of its log-odds over their variance, which comes
+    from the inverse curvature of the training loss. No training row is looked at, and nothing is
+    searched: much faster than `NaturalSearch`, and less exact. Pass it as ``search`` of QUAM.
+
+    Parameters
+    ----------
+    goal : float, default=24.0
+        Log-odds of the class up to which models count; see `NaturalSearch`.
+    damping : float, default=0.01
+        What is added to the curvature of the whole training data; see `NaturalSearch`.
+
+    See Also
+    --------
+    NaturalSearch : Follows the network where it is not linear.
+
+    Examples
+    --------
+    >>> from sklearn_quam import LinearSearch, QUAMClassifier
+    >>> QUAMClassifier(search=LinearSearch(damping=0.1)).search
+    LinearSearch(damping=0.1)
+    """
+
+    _parameter_constraints: ClassVar[dict] = {
+        "goal": NaturalSearch._parameter_constraints["goal"],
+        "damping": NaturalSearch._parameter_constraints["damping"],
+    }
+
+    def __init__(self, *, goal: float = 24.0, damping: float = 0.01) -> None:
+        self.goal = goal
+        self.damping = damping
+
+    def _steps(self, problem: Problem, generator: torch.Generator, limits: Limits) -> LinearSteps:
+        """Return the steps of a search."""
+        search = NaturalSearch(goal=self.goal, damping=self.damping, n_corrections=0)
+        path, preconditioner = _natural_steps(search, problem, generator, limits)
+        # No training row is looked at.
+        path = replace(path, influence=None)
+        return LinearSteps(path, preconditioner, problem.n_training_rows)
+
+
+def _natural_steps(
+    search: NaturalSearch, problem: Problem, generator: torch.Generator, limits: Limits
+) -> tuple[NaturalSteps, Any]:
+    network, training = problem.network, problem.training
+    if problem.targets.untargeted:
+        raise ValueError(
+            "targets='untargeted' has no class or direction to go to, which natural and linear "
+            "search need: pass search='penalty', or other targets."
+        )
+    assert problem.original_on_training is not None
+    task = int(network.executor.likelihood.kind is not Categorical)
+    damping, n_corrections = (
+        values[task] if getattr(search, name) == "auto" else getattr(search, name)
+        for name, values in _AUTO.items()
+    )
+    preconditioner = make_preconditioner(
+        network,
+        training,
+        problem.original_on_training,
+        limits,
+        precision=float(damping),
+        n_training_rows=problem.n_training_rows,
+        generator=generator,
+    )
+    start = float(torch.rand((), generator=generator))
+    n_rows = min(search.n_rows, len(training))
+    ways: Any = {"n_steps": search.n_steps, "goal": search.goal, "n_rows": n_rows, "start": start}
+    # Corrections need gradients of what training rows cost, which the chain does without.
+    steps: ChainSteps | None = None
+    is_linear = isinstance(network.executor, ChainExecutor) and len(network.executor.steps[1]) == 1
+    if is_linear or not n_corrections:
+        steps = chain_steps(network, training, preconditioner, **ways)
+    if steps is not None:
+        return steps, preconditioner
+    ways["n_corrections"] = n_corrections
+    return general_steps(network, training, preconditioner, **ways), preconditioner

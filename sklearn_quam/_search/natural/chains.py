@@ -1,0 +1,383 @@
+"""Natural search through a chain of linear layers, as large matrix products.
+
+In the first searched layer the change of a search is an outer product with a left factor that
+never changes, because the row that the search is about comes in unchanged: training rows enter by
+one number each, and the largest product disappears. Where there is no other layer, this is all
+there is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..._curvature.influence import Influence, with_constant
+from ..._curvature.preconditioner import LayerInverse, Preconditioner
+from ..._network.chain import ACTIVATIONS, Chain, through_activation
+from ..._network.executors import ChainExecutor
+from ..._network.free import Free, FreeNetwork
+from ..._network.limits import batches, slices
+from ..._network.predictions import Prediction
+from ..._network.reference import Rows, TrainingSet
+from ..problem import Problem
+from ..steps import State
+from .path import NaturalEvaluation, NaturalSteps, Witnesses
+
+# What a core of a CPU has at hand.
+_CACHE_BYTES = 2**20
+# For short-lived results and what an allocator cannot use again.
+_MEMORY_RESERVE = 1.5
+
+
+@dataclass(frozen=True, eq=False)
+class ChainState(State):
+    """Searches whose first layer has changed by outer products; see `State`.
+
+    Parameters
+    ----------
+    free, query, original, target
+        See `State`; nothing is kept as free parameters, and the query rows are not repeated.
+    change : Tensor of shape (n_rows, n_targets, n_out)
+        Right factors of the change of the first layer.
+    weights, biases : list of Tensor of shape (n_searches, ...)
+        Parameters of the layers behind it.
+    left : Tensor of shape (n_rows, n_in)
+        Left factor of the change of the first layer.
+    reach : Tensor of shape (n_rows,)
+        Product of the left factor with the row itself.
+    at_first : Tensor of shape (n_rows, n_out)
+        What the given first layer makes of the row.
+    witnesses : Witnesses
+        Training rows that tell what a model costs.
+    witness_reach : Tensor of shape (n_rows, n_witnesses)
+        Products of the left factor with these.
+    witness_first : Tensor of shape (n_rows, n_out, n_witnesses)
+        What the given first layer makes of these.
+    goal : Tensor of shape (n_searches,) or None
+        Where the searches go; known from the first step on.
+    """
+
+    change: Tensor
+    weights: list[Tensor]
+    biases: list[Tensor]
+    left: Tensor
+    reach: Tensor
+    at_first: Tensor
+    witnesses: Witnesses
+    witness_reach: Tensor
+    witness_first: Tensor
+    goal: Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class ChainSteps(NaturalSteps):
+    """Natural steps through a chain of linear layers; see `NaturalSteps`.
+
+    Parameters
+    ----------
+    n_steps, goal, n_rows, influence
+        See `NaturalSteps`.
+    inverses : list of LayerInverse
+        The inverse curvature of each layer.
+    """
+
+    inverses: list[LayerInverse]
+
+    def init(
+        self, problem: Problem, query: Rows, original: Prediction, target: Tensor, n_targets: int
+    ) -> ChainState:
+        """Return the state of searches that start at the given network."""
+        executor: Any = problem.network.executor
+        layers, (rows,) = executor.chain.layers, query
+        rows = rows[::n_targets]
+        inputs = inputs_of_layers(executor.chain, rows)
+        witnesses = self.witnesses(problem, inputs)
+        first, inverse = layers[0], self.inverses[0].inputs
+        own = with_constant(rows, inverse)
+        left = own @ inverse
+        (training,) = problem.training.rows
+        seen = training[witnesses.index]
+        n_searches = len(target)
+        return ChainState(
+            {},
+            (rows,),
+            original,
+            target,
+            change=rows.new_zeros(len(rows), n_targets, len(first.weight)),
+            weights=[_copies(layer.weight, n_searches) for layer in layers[1:]],
+            biases=[_copies(_bias(layer), n_searches) for layer in layers[1:]],
+            left=left,
+            reach=(left * own).sum(dim=-1),
+            at_first=affine(first, rows),
+            witnesses=witnesses,
+            witness_reach=(with_constant(seen, inverse) @ left[..., None])[..., 0],
+            # Where there is nothing behind it, what it returns is not needed.
+            witness_first=seen.new_empty(0)
+            if _is_plain_head(executor)
+            else affine(first, seen).mT.contiguous(),
+        )
+
+    @torch.no_grad()
+    def evaluate(self, problem: Problem, state: ChainState, step: int) -> NaturalEvaluation:  # noqa: ARG002
+        """Return what the models predict and cost."""
+        executor: Any = problem.network.executor
+        values = self._values_at_query(executor.chain, state)
+        at_query = executor.interpret(values[-1][..., None])[:, 0]
+        if _is_plain_head(executor):
+            increases = self._costs_of_head(problem, state)
+        else:
+            outputs = self._values_of_witnesses(executor.chain, state)
+            prediction = executor.interpret(outputs)
+            prediction = prediction.unflatten(0, state.change.shape[:2])
+            increases = self.costs(problem, state.witnesses, prediction)
+        targets: Any = problem.targets
+        score = targets.score(at_query, state.original, state.target)
+        return NaturalEvaluation(at_query, *increases, score, values)
+
+    @torch.no_grad()
+    def update(
+        self, problem: Problem, state: ChainState, evaluation: NaturalEvaluation, step: int
+    ) -> ChainState:
+        """Take an equal share of the way, in the memory of the state."""
+        executor: Any = problem.network.executor
+        values, layers = evaluation.inside, executor.chain.layers
+        gradients = _gradients(problem, state, values, layers)
+        directions, slope = [], torch.zeros_like(evaluation.score)
+        for number, (gradient, inverse) in enumerate(zip(gradients, self.inverses, strict=True)):
+            right = gradient @ inverse.outputs
+            gain = (right * gradient).sum(dim=-1)
+            if number == 0:
+                left, reach = None, state.reach.repeat_interleave(state.change.shape[1])
+            else:
+                own = with_constant(values[number - 1], inverse.inputs)
+                left = own @ inverse.inputs
+                reach = (left * own).sum(dim=-1)
+            slope = slope + reach * gain
+            directions.append((left, right))
+        goal = state.goal
+        if goal is None:
+            goal = self.goals(problem, evaluation.score, slope)
+        length = self.length(goal, evaluation.score, slope, step)[:, None]
+        for number, (left, right) in enumerate(directions):
+            moved = length * right
+            if left is None:
+                state.change.add_(moved.view_as(state.change))
+                continue
+            weight, bias = state.weights[number - 1], state.biases[number - 1]
+            weight.baddbmm_(moved[..., None], left[:, None, : weight.shape[-1]])
+            if left.shape[-1] > weight.shape[-1]:
+                bias.addcmul_(moved, left[:, -1:])
+        return replace(state, goal=goal)
+
+    def free(self, problem: Problem, state: ChainState, index: Tensor) -> Free:
+        """Return the free parameters of some of the models."""
+        executor: Any = problem.network.executor
+        prefixes, layers, _ = executor.steps
+        n_targets = state.change.shape[1]
+        change, left = state.change.flatten(0, 1)[index], state.left[index // n_targets]
+        n_in, first = layers[0].weight.shape[1], prefixes[0]
+        weight = layers[0].weight + change[..., None] * left[:, None, :n_in]
+        found = {f"{first}weight": weight}
+        if layers[0].bias is not None:
+            found[f"{first}bias"] = layers[0].bias + change * left[:, n_in:]
+        for number, prefix in enumerate(prefixes[1:]):
+            found[f"{prefix}weight"] = state.weights[number][index].clone()
+            if layers[number + 1].bias is not None:
+                found[f"{prefix}bias"] = state.biases[number][index].clone()
+        return {name: found[name] for name in problem.network.free.start}
+
+    def bytes_per_search(self, problem: Problem, query: Rows) -> int:  # noqa: ARG002
+        """Return the memory for the layers of a search, and for what they make of rows."""
+        executor: Any = problem.network.executor
+        layers = executor.chain.layers
+        behind = sum(layer.weight.numel() + len(layer.weight) for layer in layers[1:])
+        values = sum(len(layer.weight) for layer in layers) * (self.n_rows + 1)
+        outputs = 6 * len(layers[-1].weight) * self.n_rows
+        # The kernels of all training rows are held once for each row, whatever its targets.
+        kernels = 6 * len(problem.training) // problem.targets.count
+        needed = behind + values + outputs + kernels + self.n_rows * layers[0].weight.shape[1]
+        return int(_MEMORY_RESERVE * needed * layers[0].weight.element_size())
+
+    # -- forward ---------------------------------------------------------------------------
+
+    def _values_at_query(self, chain: Chain, state: ChainState) -> list[Tensor]:
+        """Return what each layer makes of the rows themselves, (n_searches, n_out)."""
+        value = state.at_first[:, None] + state.reach[:, None, None] * state.change
+        values = [_activated(chain.layers[0].activation, value.flatten(0, 1))]
+        for layer, weight, bias in zip(chain.layers[1:], state.weights, state.biases, strict=True):
+            value = torch.baddbmm(bias[..., None], weight, values[-1][..., None])[..., 0]
+            values.append(_activated(layer.activation, value))
+        return values
+
+    def _values_of_witnesses(self, chain: Chain, state: ChainState) -> Tensor:
+        """Return what the chain makes of the training rows, (n_searches, n_out, n_witnesses)."""
+        first, layers = state.witness_first, chain.layers
+        (n_rows, n_targets), n_witnesses = state.change.shape[:2], first.shape[2]
+        shape = (n_rows * n_targets, len(layers[-1].weight), n_witnesses)
+        outputs = chain.memory.tensor(("natural", "outputs"), shape, first)
+        # A few rows at a time: on a CPU, what a layer returns is still at hand for the next one.
+        widest = max(len(layer.weight) for layer in layers)
+        n_bytes = widest * n_witnesses * n_targets * first.element_size()
+        size = n_rows if first.device.type != "cpu" else max(1, _CACHE_BYTES // n_bytes)
+        for rows in slices(n_rows, size):
+            searches = slice(rows.start * n_targets, min(rows.stop, n_rows) * n_targets)
+            self._block_of_witnesses(chain, state, rows, searches, outputs[searches])
+        return outputs
+
+    def _block_of_witnesses(
+        self, chain: Chain, state: ChainState, rows: slice, searches: slice, outputs: Tensor
+    ) -> None:
+        """Run the chain for the witnesses of some rows, and write what it returns."""
+        change, reach = state.change[rows], state.witness_reach[rows]
+        value = outputs
+        for number, layer in enumerate(chain.layers):
+            shape = (len(outputs), len(layer.weight), outputs.shape[2])
+            last = number == len(chain.layers) - 1
+            out = outputs if last else chain.memory.tensor(("natural", number), shape, outputs)
+            if number == 0:
+                of_targets = out.view(*change.shape, -1)
+                torch.mul(change[..., None], reach[:, None, None], out=of_targets)
+                of_targets += state.witness_first[rows, None]
+            else:
+                weight, bias = state.weights[number - 1], state.biases[number - 1]
+                torch.baddbmm(bias[searches, :, None], weight[searches], value, out=out)
+            value = _activated(layer.activation, out)
+
+    # -- a single layer of plain logits ----------------------------------------------------
+
+    def _costs_of_head(self, problem: Problem, state: ChainState) -> tuple[Tensor, Tensor]:
+        """Return both increases where logits change by an outer product.
+
+        With k the number by which a training row enters and c the change, the logits of the row
+        change by k c: its loss rises by log(sum of p exp(k c)) minus k times the c of its label, or
+        minus k times the expected c.
+        """
+        witnesses, reach, change = state.witnesses, state.witness_reach, state.change
+        original: Any = witnesses.original
+        proba = original.expected()
+        # The largest change of a logit of each row, which keeps the exponentials finite.
+        ends = torch.stack([change.amax(dim=-1), change.amin(dim=-1)], dim=-1)
+        largest = (reach[:, None, :, None] * ends[:, :, None]).amax(dim=-1)
+        shifted = torch.addcmul(-largest[..., None], reach[:, None, :, None], change[:, :, None])
+        log_mean = largest + torch.einsum("ptrc,prc->ptr", shifted.exp_(), proba).log()
+        expected = reach[:, None] * (proba @ change.mT).mT
+        index = witnesses.target[:, None, :].expand(-1, change.shape[1], -1)
+        labelled = reach[:, None] * change.gather(-1, index)
+        divergence = (log_mean - expected).clamp(min=0)
+        return (
+            self._bound(problem, witnesses, log_mean - labelled),
+            self._mean(problem, witnesses, divergence),
+        )
+
+
+def chain_steps(
+    network: FreeNetwork,
+    training: TrainingSet,
+    preconditioner: Preconditioner,
+    *,
+    n_steps: int,
+    goal: float,
+    n_rows: int,
+    start: float,
+) -> ChainSteps | None:
+    """Return natural steps through a chain of linear layers, if that is what is searched.
+
+    Parameters
+    ----------
+    network : FreeNetwork
+        The network as a function of what may change.
+    training : TrainingSet
+        The training data at the cut.
+    preconditioner : Preconditioner
+        The inverse curvature.
+    n_steps, goal, n_rows
+        See `NaturalSearch`.
+    start : float
+        See `Influence`.
+
+    Returns
+    -------
+    ChainSteps or None
+        The steps.
+    """
+    executor = network.executor
+    if not isinstance(executor, ChainExecutor) or network.free.updates:
+        return None
+    prefixes, layers, _ = executor.steps
+    needed = [f"{p}weight" for p in prefixes]
+    needed += [
+        f"{p}bias" for p, layer in zip(prefixes, layers, strict=True) if layer.bias is not None
+    ]
+    if sorted(needed) != sorted(network.free.start):
+        return None
+    try:
+        inverses = [preconditioner.of_layer(f"{prefix}weight") for prefix in prefixes]
+    except KeyError:
+        return None
+    (rows,) = training.rows
+    parts = [inputs_of_layers(executor.chain, rows[chunk]) for chunk in batches(rows)]
+    # The first ones are the rows at the cut themselves: not another copy of them.
+    features = [rows, *(torch.cat(layer) for layer in list(zip(*parts, strict=True))[1:])]
+    influence = Influence(
+        tuple(features), tuple(i.inputs for i in inverses), training.weight, start
+    )
+    return ChainSteps(n_steps, goal, n_rows, influence, inverses)
+
+
+def _is_plain_head(executor: ChainExecutor) -> bool:
+    """Tell whether all that is searched is a linear layer that returns logits."""
+    _, layers, endings = executor.steps
+    return len(layers) == 1 and not endings and executor.likelihood.link == "logits"
+
+
+def inputs_of_layers(chain: Chain, rows: Tensor) -> list[Tensor]:
+    """Return what each layer of the given chain takes."""
+    inputs = [rows]
+    for layer in chain.layers[:-1]:
+        inputs.append(_activated(layer.activation, affine(layer, inputs[-1])))
+    return inputs
+
+
+def _gradients(
+    problem: Problem, state: ChainState, values: list[Tensor], layers: list[Any]
+) -> list[Tensor]:
+    """Return derivatives of the scores by what each layer returns before its activation."""
+    gradients = [output_gradients(problem, state.original, state.target, values[-1])]
+    for number in reversed(range(1, len(layers))):
+        back = torch.bmm(gradients[0][:, None], state.weights[number - 1])[:, 0]
+        activation = layers[number - 1].activation
+        gradients.insert(0, through_activation(activation, back, values[number - 1]))
+    return gradients
+
+
+def output_gradients(
+    problem: Problem, original: Prediction, target: Tensor, outputs: Tensor
+) -> Tensor:
+    """Return derivatives of the scores of targets by what the last layer returns."""
+    executor: Any = problem.network.executor
+    targets: Any = problem.targets
+    with torch.enable_grad():
+        outputs = outputs.detach().requires_grad_()
+        score = targets.score(executor.interpret(outputs[..., None])[:, 0], original, target)
+        (gradient,) = torch.autograd.grad(score.sum(), outputs)
+    return gradient
+
+
+def _activated(activation: str | None, values: Tensor) -> Tensor:
+    return values if activation is None else ACTIVATIONS[activation](values)
+
+
+def affine(layer: Any, rows: Tensor) -> Tensor:
+    """Return what a given layer makes of rows, before its activation."""
+    return torch.nn.functional.linear(rows, layer.weight, layer.bias)
+
+
+def _bias(layer: Any) -> Tensor:
+    return layer.weight.new_zeros(len(layer.weight)) if layer.bias is None else layer.bias
+
+
+def _copies(value: Tensor, number: int) -> Tensor:
+    return value.detach().expand(number, *value.shape).clone()

@@ -1,0 +1,264 @@
+"""Natural search through any network: parameters are copied, and gradients are automatic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..._curvature.influence import Influence
+from ..._curvature.layers import features_of_layers
+from ..._curvature.preconditioner import Preconditioner
+from ..._network.free import Free, FreeNetwork
+from ..._network.limits import slices
+from ..._network.predictions import Prediction
+from ..._network.reference import Rows, TrainingSet
+from ..problem import Problem
+from ..steps import State
+from .path import NaturalEvaluation, NaturalSteps, Witnesses
+
+# For short-lived results and what an allocator cannot use again.
+_MEMORY_RESERVE = 1.5
+_ROWS_AT_ONCE = 256
+_TINY = 1e-30
+# The longest correction, in units of the natural gradient.
+_MAX_LENGTH = 10.0
+# How far a correction may change the score, in shares of a step.
+_MAX_DRIFT = 0.5
+# What is added to the second moments of features, relative to their mean eigenvalue.
+_DAMPING_OF_FEATURES = 1e-3
+
+
+@dataclass(frozen=True, eq=False)
+class GeneralState(State):
+    """Searches with the training rows that tell what they cost; see `State`.
+
+    Parameters
+    ----------
+    free, query, original, target
+        See `State`.
+    witnesses : Witnesses
+        Training rows that tell what a model costs.
+    goal : Tensor of shape (n_searches,) or None
+        Where the searches go; known from the first step on.
+    """
+
+    witnesses: Witnesses
+    goal: Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class GeneralSteps(NaturalSteps):
+    """Natural steps through any network; see `NaturalSteps`.
+
+    Parameters
+    ----------
+    n_steps, goal, n_rows, influence
+        See `NaturalSteps`.
+    preconditioner : Preconditioner
+        The inverse curvature.
+    layers : tuple of str
+        Names of the layers whose inputs tell which training rows are moved.
+    n_corrections : int
+        Steps that make each model cheaper before it is looked at.
+    """
+
+    preconditioner: Preconditioner
+    layers: tuple[str, ...]
+    n_corrections: int
+
+    def init(
+        self, problem: Problem, query: Rows, original: Prediction, target: Tensor, n_targets: int
+    ) -> GeneralState:
+        """Return the state of searches that start at the given network."""
+        own = tuple(part[::n_targets] for part in query)
+        features = _features(problem.network, self.layers, own)
+        start = problem.network.free.start
+        free = {name: value.expand(len(target), *value.shape) for name, value in start.items()}
+        witnesses = self.witnesses(problem, features)
+        return GeneralState(leaves(free), query, original, target, witnesses)
+
+    def evaluate(self, problem: Problem, state: GeneralState, step: int) -> NaturalEvaluation:  # noqa: ARG002
+        """Return what the models predict and cost."""
+        network, targets = problem.network, problem.targets
+        weights = network.free.weights(state.free)
+        at_query = predict_at_query(network, weights, state.query)
+        with torch.no_grad():
+            increases = self.costs(
+                problem, state.witnesses, self._on_witnesses(problem, state, state.free)
+            )
+        score = targets.score(at_query, state.original, state.target)  # type: ignore[arg-type]
+        at_query = at_query.map(torch.Tensor.detach)
+        return NaturalEvaluation(at_query, *increases, score, None)
+
+    def update(
+        self, problem: Problem, state: GeneralState, evaluation: NaturalEvaluation, step: int
+    ) -> GeneralState:
+        """Take an equal share of the way."""
+        gradient = _gradient(evaluation.score, state.free)
+        with torch.no_grad():
+            direction = self.preconditioner(gradient)
+            slope, score = _product(gradient, direction), evaluation.score.detach()
+            goal = self.goals(problem, score, slope) if state.goal is None else state.goal
+            length = self.length(goal, score, slope, step)
+            state = replace(state, free=leaves(_moved(state.free, length, direction)), goal=goal)
+        for _ in range(self.n_corrections):
+            state = self._corrected(problem, state)
+        return state
+
+    def _corrected(self, problem: Problem, state: GeneralState) -> GeneralState:
+        """Make the models cheaper where they are: downhill, without a change of their scores."""
+        assert state.goal is not None
+        with torch.enable_grad():
+            cost = self._expected_cost(problem, state, state.free)
+            downhill = _gradient(cost, state.free)
+            score = self._score(problem, state, state.free)
+            gradient = _gradient(score, state.free)
+        with torch.no_grad():
+            direction, own = self.preconditioner(downhill), self.preconditioner(gradient)
+            part = _product(gradient, direction) / _product(gradient, own).clamp(min=_TINY)
+            direction = _moved(direction, -part, own)
+            # The lowest point of the parabola through the cost here, its slope, and the cost there.
+            slope = _product(downhill, direction)
+            there = self._expected_cost(problem, state, _moved(state.free, -1.0, direction))
+            bend = 2 * (there - cost + slope)
+            length = torch.where(bend > _TINY, slope / bend.clamp(min=_TINY), 1.0)
+            free = _moved(state.free, -length.clamp(0, _MAX_LENGTH), direction)
+            # Only what is cheaper, and is still about where the search was on its way.
+            drift = (self._score(problem, state, free) - score).abs()
+            better = self._expected_cost(problem, state, free) < cost
+            better &= drift <= _MAX_DRIFT * (state.goal / self.n_steps).abs()
+            kept = torch.where(better, 1.0, 0.0)
+            change = {name: free[name] - value for name, value in state.free.items()}
+            return replace(state, free=leaves(_moved(state.free, kept, change)))
+
+    def _score(self, problem: Problem, state: GeneralState, free: Free) -> Tensor:
+        """Return where models are on their way."""
+        targets: Any = problem.targets
+        weights = problem.network.free.weights(free)
+        at_query = predict_at_query(problem.network, weights, state.query)
+        return targets.score(at_query, state.original, state.target)
+
+    def _on_witnesses(self, problem: Problem, state: GeneralState, free: Free) -> Prediction:
+        """Return what models predict for training rows, (n_rows, n_targets, n_witnesses)."""
+        network, n_rows = problem.network, len(state.witnesses.index)
+        n_targets = len(state.target) // n_rows
+        index = state.witnesses.index.repeat_interleave(n_targets, dim=0)
+        rows = problem.training.rows_at(index)
+        predicted = network.executor.predict_each(network.free.weights(free), rows)
+        return predicted.unflatten(0, (n_rows, n_targets))
+
+    def _expected_cost(self, problem: Problem, state: GeneralState, free: Free) -> Tensor:
+        """Return what models cost if the given network is right, in nats of the rows at hand."""
+        divergence = state.witnesses.original[:, None].kl(self._on_witnesses(problem, state, free))
+        return self._mean(problem, state.witnesses, divergence) * problem.n_training_rows
+
+    def free(self, problem: Problem, state: GeneralState, index: Tensor) -> Free:  # noqa: ARG002
+        """Return the free parameters of some of the models."""
+        return {name: value.detach()[index] for name, value in state.free.items()}
+
+    def bytes_per_search(self, problem: Problem, query: Rows) -> int:
+        """Return the memory for parameters, gradients, and what the network makes of rows."""
+        network, few = problem.network, tuple(part[:2] for part in query)
+        free = leaves(
+            {name: value.expand(2, *value.shape) for name, value in network.free.start.items()}
+        )
+        rows = problem.training.rows_at(slice(0, self.n_rows))
+        values = network.executor.bytes_per_model(network.free.weights(free), rows, few)
+        parameters = sum(v.numel() * v.element_size() for v in network.free.start.values())
+        own = sum(part[:1].numel() * part.element_size() for part in rows) * self.n_rows
+        return int(_MEMORY_RESERVE * (6 * parameters + values + 2 * own))
+
+
+def general_steps(
+    network: FreeNetwork,
+    training: TrainingSet,
+    preconditioner: Preconditioner,
+    *,
+    n_steps: int,
+    goal: float,
+    n_rows: int,
+    start: float,
+    n_corrections: int,
+) -> GeneralSteps:
+    """Return natural steps through any network; see `chain_steps` for the parameters."""
+    layers = _searched_layers(network)
+    parts = [
+        _features(network, layers, training.rows_at(chunk))
+        for chunk in slices(len(training), _ROWS_AT_ONCE)
+    ]
+    features = [torch.cat(layer) for layer in zip(*parts, strict=True)]
+    inverses = [_inverse_moment(part) for part in features]
+    influence = Influence(tuple(features), tuple(inverses), training.weight, start)
+    return GeneralSteps(n_steps, goal, n_rows, influence, preconditioner, layers, n_corrections)
+
+
+def _searched_layers(network: FreeNetwork) -> tuple[str, ...]:
+    """Return the layers behind the cut that hold a searched parameter, the whole part if none."""
+    searched = {id(network.module.get_parameter(name)) for name in network.free.names}
+    rest = network.split.rest
+    own = {n.rpartition(".")[0] for n in network.free.names}
+    known = dict(rest.named_modules())
+    layers = tuple(name for name in known if name in own and name)
+    return layers or _holders(rest, searched)
+
+
+def _holders(module: torch.nn.Module, searched: set[int]) -> tuple[str, ...]:
+    found = tuple(
+        name
+        for name, part in module.named_modules()
+        if any(id(p) in searched for p in part.parameters(recurse=False))
+    )
+    return found or ("",)
+
+
+def _features(network: FreeNetwork, layers: tuple[str, ...], rows: Rows) -> list[Tensor]:
+    """Return what the searched layers take; values at the cut where none of them tells."""
+    found = features_of_layers(network.split.rest, layers, rows)
+    if found:
+        return found
+    return [part.flatten(1).to(next(iter(network.free.start.values()))) for part in rows]
+
+
+def _inverse_moment(features: Tensor) -> Tensor:
+    moment = features.T @ features / len(features)
+    size = moment.diagonal().mean().clamp(min=torch.finfo(moment.dtype).tiny)
+    return torch.linalg.inv(
+        moment + _DAMPING_OF_FEATURES * size * torch.eye(len(moment)).to(moment)
+    )
+
+
+def _gradient(values: Tensor, free: Free) -> Free:
+    """Return derivatives of a value of each model by its own parameters."""
+    parts = torch.autograd.grad(values.sum(), list(free.values()), materialize_grads=True)
+    return {name: part.detach() for name, part in zip(free, parts, strict=True)}
+
+
+def _product(first: Free, second: Free) -> Tensor:
+    """Return the inner product of parameters, one for each model."""
+    parts = [(first[name] * second[name]).flatten(1).sum(dim=1) for name in first]
+    return torch.stack(parts).sum(dim=0)
+
+
+def _moved(free: Free, length: Tensor | float, direction: Free) -> Free:
+    """Return parameters moved along a direction, by a length for each model."""
+    if isinstance(length, float):
+        return {name: value + length * direction[name] for name, value in free.items()}
+    return {
+        name: value + length.reshape(-1, *[1] * (value.ndim - 1)) * direction[name]
+        for name, value in free.items()
+    }
+
+
+def predict_at_query(network: FreeNetwork, weights: Free, query: Rows) -> Any:
+    """Return what models predict for the query row of each."""
+    # Every row twice: modules that squeeze their output would lose the axis of a single one.
+    twice = tuple(part[:, None].expand(-1, 2, *part.shape[1:]) for part in query)
+    return network.executor.predict_each(weights, twice)[:, 0]
+
+
+def leaves(free: Free) -> Free:
+    """Return copies that gradients can be taken by."""
+    return {name: value.detach().clone().requires_grad_() for name, value in free.items()}

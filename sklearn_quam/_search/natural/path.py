@@ -1,0 +1,175 @@
+"""What the searches of natural steps share: the way to the goal, and what the models on it cost."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..._curvature.influence import Influence
+from ..._network.predictions import Categorical, Prediction
+from ..._network.reference import Rows
+from ..problem import Problem
+from ..steps import Evaluation, State
+
+# For values: how far a search goes, in standard deviations of the mean in a linear model.
+_GOAL_OF_VALUES = 5.0
+
+
+@dataclass(frozen=True, eq=False)
+class Witnesses:
+    """The training rows that tell what a change for each of some rows costs.
+
+    Parameters
+    ----------
+    index : Tensor of shape (n_rows, n_witnesses)
+        Their numbers.
+    count : Tensor of shape (n_rows, n_witnesses)
+        How many training rows each of them stands for, sample weights included.
+    original : Prediction
+        What the given network predicts for them, (n_rows, n_witnesses).
+    target : Tensor of shape (n_rows, n_witnesses, ...)
+        What came true.
+    losses : Tensor of shape (n_rows, n_witnesses)
+        What they cost the given network.
+    n_drawn : int
+        How many of them, the last ones, were drawn to represent all others.
+    """
+
+    index: Tensor
+    count: Tensor
+    original: Prediction
+    target: Tensor
+    losses: Tensor
+    n_drawn: int
+
+
+@dataclass(frozen=True, eq=False)
+class NaturalEvaluation(Evaluation):
+    """What the models cost, and where they are on their way; see `Evaluation`.
+
+    Parameters
+    ----------
+    at_query, loss_increase, expected_increase
+        See `Evaluation`.
+    score : Tensor of shape (n_searches,)
+        Log-odds of the target, or the shift of the mean.
+    inside : object
+        What the step needs of the forward pass.
+    """
+
+    score: Tensor
+    inside: Any
+
+
+@dataclass(frozen=True, eq=False)
+class NaturalSteps:
+    """Equal shares of the way to a goal, each by the cheapest change of the parameters.
+
+    Parameters
+    ----------
+    n_steps : int
+        Number of steps.
+    goal : float
+        Log-odds that the searches go to.
+    n_rows : int
+        Training rows that tell what a model costs.
+    influence : Influence or None
+        Finds them; None where nothing is searched.
+    """
+
+    n_steps: int
+    goal: float
+    n_rows: int
+    influence: Influence | None
+    every = 1
+    tolerance = 0.0
+    window = 1
+    measures_all = True
+    drops_ended = False
+    at_once_on_cpu = 1024
+
+    @property
+    def rows_at_once(self) -> int:
+        """Training rows of one pass."""
+        return self.n_rows
+
+    def witnesses(self, problem: Problem, features: list[Tensor]) -> Witnesses:
+        """Return the training rows that tell what changes for some rows cost."""
+        assert self.influence is not None
+        index, count, n_drawn = self.influence.rows_for(features, self.n_rows)
+        training = problem.training
+        assert problem.original_on_training is not None
+        if training.weight is not None:
+            count = count * training.weight[index]
+        return Witnesses(
+            index,
+            count,
+            problem.original_on_training[index],
+            training.target[index],
+            training.losses[index],
+            n_drawn,
+        )
+
+    def costs(
+        self, problem: Problem, witnesses: Witnesses, prediction: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Return increases of the mean loss: the measured, and the expected one.
+
+        Parameters
+        ----------
+        problem : Problem
+            What the searches have in common.
+        witnesses : Witnesses
+            Training rows, (n_rows, n_witnesses).
+        prediction : Prediction
+            What models predict for them, (n_rows, n_targets, n_witnesses).
+
+        Returns
+        -------
+        tuple of Tensor of shape (n_rows * n_targets,)
+            The loss increase by the labels, with two standard errors on top, and the one to be
+            expected if the given network is right.
+        """
+        likelihood: Any = problem.network.executor.likelihood
+        divergence = witnesses.original[:, None].kl(prediction)
+        losses = likelihood.negative_log_likelihood(prediction, witnesses.target[:, None])
+        change = losses - witnesses.losses[:, None]
+        return self._bound(problem, witnesses, change), self._mean(problem, witnesses, divergence)
+
+    def _mean(self, problem: Problem, witnesses: Witnesses, values: Tensor) -> Tensor:
+        """Return means over all training rows of what some of them, (..., n_witnesses), say."""
+        total = torch.einsum("ptr,pr->pt", values, witnesses.count.to(values))
+        return total.flatten() / len(problem.training)
+
+    def _bound(self, problem: Problem, witnesses: Witnesses, values: Tensor) -> Tensor:
+        """Return means over all training rows that are hardly exceeded: what is drawn is noisy."""
+        mean, n_drawn = self._mean(problem, witnesses, values), witnesses.n_drawn
+        if n_drawn < 2:
+            return mean
+        drawn = values[..., -n_drawn:] * witnesses.count[:, None, -n_drawn:].to(values)
+        error = drawn.std(dim=-1).flatten() * math.sqrt(n_drawn) / len(problem.training)
+        return mean + 2 * error
+
+    def goals(self, problem: Problem, score: Tensor, slope: Tensor) -> Tensor:
+        """Return where each search goes, given where it starts and how fast its score can rise."""
+        if problem.network.executor.likelihood.kind is Categorical:
+            return torch.full_like(score, self.goal)
+        return score + _GOAL_OF_VALUES * slope.clamp(min=0).sqrt()
+
+    def length(self, goal: Tensor, score: Tensor, slope: Tensor, step: int) -> Tensor:
+        """Return how far to go along the cheapest direction; not at all where nothing moves."""
+        share = (goal - score).clamp(min=0) / (self.n_steps - step)
+        moves = slope > torch.finfo(slope.dtype).tiny
+        return torch.where(moves, share / torch.where(moves, slope, 1.0), 0.0)
+
+    def bytes_per_search(self, problem: Problem, query: Rows) -> int:
+        """Return the memory that one more search needs."""
+        raise NotImplementedError
+
+    def keep(self, state: State, index: Tensor) -> State:
+        """Return the same state: searches end together."""
+        raise NotImplementedError("Natural searches end together.")

@@ -1,0 +1,501 @@
+"""Natural and linear search: against closed forms, against each other, and against all rows."""
+
+import dataclasses
+import pickle
+from contextlib import nullcontext
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+from scipy.special import log_softmax, logsumexp
+from scipy.stats import spearmanr
+from sklearn.linear_model import LinearRegression, LogisticRegression
+from torch import nn
+from torch._subclasses import FakeTensorMode
+
+from sklearn_quam import (
+    LinearSearch,
+    LoRA,
+    NaturalSearch,
+    PenaltySearch,
+    QUAMClassifier,
+    QUAMRegressor,
+)
+from sklearn_quam._curvature.influence import Influence, _systematic_sample
+from sklearn_quam._network.chain import Chain
+from sklearn_quam._search.natural import arguments
+from sklearn_quam._search.natural.chains import ChainSteps
+from sklearn_quam._search.natural.general import GeneralSteps
+from sklearn_quam._search.sampling import BestSampler
+
+from ..networks import IMAGES, LABELS, TARGET, X_NEW, X, dense, train
+
+
+def trained(n_out, y, build=dense, data=X, n_epochs=60):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return train(build(n_out).double(), data, y, n_epochs)
+
+
+def blobs(n_rows, n_classes=4, seed=0, n_features=6):
+    rng = np.random.default_rng(seed)
+    centres = np.random.default_rng(1).normal(size=(n_classes + 1, n_features)) * 2.2
+    y = rng.integers(n_classes, size=n_rows)
+    rows = centres[y] + rng.normal(size=(n_rows, n_features))
+    unknown = centres[-1] + rng.normal(size=(60, n_features))
+    return rows.astype(np.float32), y, unknown.astype(np.float32)
+
+
+def network_of_blobs(rows, y, n_epochs=40):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net = nn.Sequential(
+            nn.Linear(rows.shape[1], 24), nn.ReLU(), nn.Linear(24, 24), nn.ReLU(), nn.Linear(24, 4)
+        )
+        optimizer = torch.optim.Adam(net.parameters(), 5e-3)
+        X_, y_ = torch.tensor(rows), torch.tensor(y)
+        for _ in range(n_epochs):
+            for part in torch.randperm(len(X_)).split(128):
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(net(X_[part]), y_[part]).backward()
+                optimizer.step()
+    return net.eval()
+
+
+# -- closed forms ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("search", [NaturalSearch(damping=1e-6), LinearSearch(damping=1e-6)])
+@pytest.mark.parametrize("temperature", [1.0, 3.0])
+def test_linear_regression_has_the_posterior_variance(search, temperature):
+    net = LinearRegression().fit(X, TARGET)
+    est = QUAMRegressor(
+        net,
+        search=search,
+        measure="variance",
+        setting="expected",
+        noise_variance=0.04,
+        temperature=temperature,
+    ).fit(X, TARGET)
+    design, rows = np.c_[X, np.ones(len(X))], np.c_[X_NEW, np.ones(len(X_NEW))]
+    inverse = np.linalg.inv(design.T @ design / 0.04)
+    expected = temperature * np.einsum("ni,ij,nj->n", rows, inverse, rows)
+    # Ways end at five standard deviations (of a temperature of one), and have ten steps.
+    tolerance = 0.005 if temperature == 1 else 0.05
+    np.testing.assert_allclose(est.predict_uncertainty(X_NEW).epistemic, expected, rtol=tolerance)
+    cost = est.rival_costs(X_NEW)
+    np.testing.assert_allclose(
+        cost, (0.5 * 0.04 * temperature / expected)[:, None].repeat(2, 1), rtol=1e-2
+    )
+
+
+def test_a_last_layer_is_as_cheap_as_the_exact_solution():
+    """The cheapest change of logits k c with log-odds s, by another solver."""
+    net = LogisticRegression(C=10.0).fit(X, LABELS)
+    est = QUAMClassifier(net, search=NaturalSearch(n_steps=40, goal=4.0)).fit(X, LABELS)
+    models = est._fitted.models
+    assert isinstance(models.steps, ChainSteps)
+    with_one = np.c_[X, np.ones(len(X))]
+    left = np.c_[X_NEW, np.ones(len(X_NEW))] @ models.steps.inverses[0].inputs.numpy()
+    logits = net.decision_function(X)
+    at_row = net.decision_function(X_NEW)
+    row = 0
+    reach, own = with_one @ left[row], np.r_[X_NEW[row], 1.0] @ left[row]
+    p = np.exp(log_softmax(logits, axis=1))
+
+    def cost(change):
+        moved = log_softmax(logits + np.outer(reach, change), axis=1)
+        return float((p * (log_softmax(logits, axis=1) - moved)).sum())
+
+    def log_odds(change, target):
+        moved = at_row[row] + own * change
+        return moved[target] - logsumexp(np.delete(moved, target))
+
+    prices = est.rival_costs(X_NEW[:1])[0]
+    for target in range(3):
+        if log_odds(np.zeros(3), target) >= 0:
+            assert prices[target] == 0
+            continue
+        constraint = {"type": "eq", "fun": log_odds, "args": (target,)}
+        exact = minimize(cost, np.zeros(3), constraints=[constraint], tol=1e-10)
+        assert exact.success
+        # No change of these is cheaper, and the natural way is not much dearer.
+        assert exact.fun * 0.98 <= prices[target] <= exact.fun * 1.25
+
+
+# -- one way against the other ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("parameters", ["all", "last_layer"])
+@pytest.mark.parametrize(
+    ("kind", "n_out", "y"), [(QUAMClassifier, 3, LABELS), (QUAMRegressor, 1, TARGET)]
+)
+@pytest.mark.parametrize("search", [NaturalSearch(n_corrections=0, n_steps=6), LinearSearch()])
+def test_chains_give_what_automatic_gradients_give(monkeypatch, kind, n_out, y, parameters, search):
+    net = trained(n_out, y)
+    found = []
+    for steps in (ChainSteps, GeneralSteps):
+        if steps is GeneralSteps:
+            monkeypatch.setattr(arguments, "chain_steps", lambda *_, **__: None)
+        est = kind(net, search=search, parameters=parameters).fit(X, y)
+        used = est._fitted.models.steps
+        assert isinstance(getattr(used, "path", used), steps)
+        models = [
+            m["state_dict"]
+            for m in est.set_params(setting="given").adversarial_models(X_NEW[:1])[0]
+        ]
+        found.append((est.predict_uncertainty(X_NEW), models, est.rival_costs(X_NEW)))
+    for first, second in zip(found[0][0], found[1][0], strict=True):
+        np.testing.assert_allclose(first, second, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(found[0][2], found[1][2], rtol=1e-6)
+    for first, second in zip(found[0][1], found[1][1], strict=True):
+        for name, value in first.items():
+            torch.testing.assert_close(value, second[name], rtol=1e-6, atol=1e-8)
+
+
+def convolutional(n_out):
+    return nn.Sequential(
+        nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.Tanh(), nn.Flatten(), nn.Linear(48, n_out)
+    )
+
+
+def embedded(n_out):
+    return nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(12, n_out))
+
+
+@pytest.mark.parametrize("parameters", ["all", "bias", "norm", LoRA(rank=2), "0.*", "auto"])
+@pytest.mark.parametrize("search", ["natural", "linear"])
+def test_any_parameters_of_a_convolutional_network(parameters, search):
+    net = trained(3, LABELS, convolutional, IMAGES.astype(np.float64), 10)
+    rows = IMAGES[:4].astype(np.float64) * 2
+    est = QUAMClassifier(net, search=search, parameters=parameters).fit(
+        IMAGES.astype(np.float64), LABELS
+    )
+    u, diagnostics = est.predict_uncertainty(rows, return_diagnostics=True)
+    assert np.isfinite(u.epistemic).all()
+    assert (u.epistemic > 0).all()
+    assert (diagnostics.n_diverged == 0).all()
+    alone = np.concatenate([est.predict_uncertainty(row[None]).epistemic for row in rows])
+    np.testing.assert_allclose(alone, u.epistemic, rtol=1e-7)
+
+
+def test_embeddings():
+    rows = np.random.default_rng(0).integers(9, size=(60, 3))
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net = embedded(3)
+    est = QUAMClassifier(net, parameters="all").fit(rows, LABELS)
+    assert isinstance(est.search_, NaturalSearch)
+    assert (est.predict_uncertainty(rows[:5]).epistemic > 0).all()
+
+
+# -- the way and its integral ----------------------------------------------------------------
+
+
+def test_the_number_of_steps_does_not_matter():
+    rows, y, unknown = blobs(600)
+    net = network_of_blobs(rows, y)
+    both = np.concatenate([rows[:40], unknown[:40]])
+    found = [
+        QUAMClassifier(net, search=NaturalSearch(n_steps=n), random_state=0)
+        .fit(rows, y)
+        .predict_uncertainty(both)
+        .epistemic
+        for n in (10, 20, 40)
+    ]
+    for other in found[:2]:
+        assert spearmanr(other, found[2]).statistic > 0.98
+        assert np.median(np.abs(other / found[2] - 1)) < 0.1
+
+
+def test_a_sample_of_the_training_rows_stands_for_all():
+    rows, y, unknown = blobs(8000)
+    net = network_of_blobs(rows, y, n_epochs=8)
+    both = np.concatenate([rows[:60], unknown])
+    every = QUAMClassifier(net, random_state=0).fit(rows, y)
+    some = QUAMClassifier(net, random_state=0, n_training_rows=8000).fit(rows[:2000], y[:2000])
+    naive = QUAMClassifier(net, random_state=0).fit(rows[:2000], y[:2000])
+    costs = [np.log(est.rival_costs(both).clip(1e-9)) for est in (every, some, naive)]
+    searched = every.rival_costs(both) > 0
+    off = [np.median((other - costs[0])[searched]) for other in costs[1:]]
+    # Without the number of rows, everything would look about four times as cheap.
+    assert abs(off[0]) < 0.25
+    assert off[1] < -1
+    assert (
+        spearmanr(*(est.predict_uncertainty(both).epistemic for est in (every, some))).statistic
+        > 0.95
+    )
+
+
+def test_untargeted_search_needs_the_penalty():
+    net = trained(3, LABELS)
+    with pytest.raises(ValueError, match="search='penalty'"):
+        QUAMClassifier(net, search="natural", targets="untargeted").fit(X, LABELS)
+    est = QUAMClassifier(net, targets="untargeted").fit(X, LABELS)
+    assert isinstance(est.search_, PenaltySearch)
+    assert "untargeted" in est.search_reason_
+
+
+def test_where_the_curvature_cannot_be_measured(monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("no second derivatives here")
+
+    monkeypatch.setattr(arguments, "make_preconditioner", fail)
+    net = trained(3, LABELS)
+    with pytest.warns(UserWarning, match="no second derivatives here.*search='penalty'"):
+        est = QUAMClassifier(net).fit(X, LABELS)
+    assert isinstance(est.search_, PenaltySearch)
+    assert "no second derivatives" in est.search_reason_
+    with pytest.raises(RuntimeError, match="no second derivatives"):
+        QUAMClassifier(net, search="natural").fit(X, LABELS)
+
+
+def test_more_training_rows_than_were_trained_on_are_refused():
+    with pytest.raises(ValueError, match="n_training_rows=59, but 60 rows"):
+        QUAMClassifier(trained(3, LABELS), n_training_rows=59).fit(X, LABELS)
+
+
+# -- what it costs ---------------------------------------------------------------------------
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    sizes=st.lists(st.one_of(st.just(0.0), st.floats(0.5, 10)), min_size=3, max_size=20),
+    values=st.integers(0, 2**31),
+    n_drawn=st.integers(1, 8),
+)
+def test_the_share_of_the_others_is_unbiased(sizes, values, n_drawn):
+    sizes = torch.tensor([sizes], dtype=torch.float64)
+    values = torch.tensor(np.random.default_rng(values).normal(size=sizes.shape))
+    # A row of size zero is never drawn: nothing is known about it.
+    values = torch.where(sizes > 0, values, 0.0)
+    n_starts = 1000
+    sums = []
+    for start in (np.arange(n_starts) + 0.5) / n_starts:
+        drawn, count = _systematic_sample(sizes, n_drawn, float(start))
+        sums.append(float((values.gather(1, drawn) * count).sum()))
+    assert np.isclose(
+        np.mean(sums), float(values.sum()), atol=0.02 * float(values.abs().sum()) + 1e-9
+    )
+
+
+def test_few_rows_tell_what_all_of_them_say():
+    rows, y, unknown = blobs(4000)
+    net = network_of_blobs(rows, y, n_epochs=10)
+    both = np.concatenate([rows[:30], unknown[:30]])
+    costs = []
+    for n_rows in (128, 4000):
+        est = QUAMClassifier(net, search=NaturalSearch(n_rows=n_rows), random_state=0).fit(rows, y)
+        traces = est.search_traces(both)
+        costs.append(np.array([t["loss_increase"] for row in traces for t in row]) * len(rows))
+    few, every = costs
+    matters = (every > 1) & (every < 50)
+    assert matters.sum() > 300
+    ratio = few[matters] / every[matters]
+    # The steps themselves need no training rows: both go the same way.
+    assert 0.9 < np.median(ratio) < 1.1
+    assert np.mean(np.abs(np.log(ratio)) < np.log(2)) > 0.9
+
+
+def test_what_is_called_feasible_is_so_on_all_rows():
+    rows, y, unknown = blobs(4000)
+    net = network_of_blobs(rows, y, n_epochs=10)
+    est = QUAMClassifier(net, random_state=0, slack=5.0).fit(rows, y)
+    models = est._fitted.models
+    inputs = torch.tensor(np.concatenate([rows[:25], unknown[:25]]))
+    original = est._fitted.reference.predict(inputs)
+
+    class Keeper(BestSampler):
+        keeps_models = True
+
+        def finish(self):
+            pass
+
+    found = models._search(inputs, original, models.problem.targets.choose(original), Keeper, None)
+    chosen = found.found.nonzero()[:, 0]
+    assert len(chosen) > 50
+    free = {name: value[chosen] for name, value in found.models.items()}
+    query = tuple(part[chosen] for part in found.query)
+    every = torch.arange(len(rows))
+    _, increase = models.problem.measure(free, query, 500, every)
+    assert float((increase <= models.problem.slack).float().mean()) >= 0.9
+    # What users get has been measured on all rows.
+    for of_row in est.adversarial_models(inputs[25:27].numpy()):
+        for model in of_row:
+            net_ = network_of_blobs(rows, y, n_epochs=0)
+            net_.load_state_dict(model["state_dict"])
+            with torch.no_grad():
+                losses = [
+                    float(nn.functional.cross_entropy(m(torch.tensor(rows)), torch.tensor(y)))
+                    for m in (net_, net)
+                ]
+            assert np.isclose(model["loss_increase"], losses[0] - losses[1], atol=1e-5)
+            assert (
+                model["feasible"] == (model["loss_increase"] * len(rows) <= 5.0)
+                or not model["divergence"]
+            )
+
+
+def test_sample_weights_count_as_rows_do():
+    weight = np.random.default_rng(0).integers(1, 4, size=len(X)).astype(float)
+    net = trained(3, LABELS)
+    options = {"search": NaturalSearch(n_rows=10**6)}
+    total = int(weight.sum())
+    weighted = QUAMClassifier(net, **options, n_training_rows=total)
+    weighted.fit(X, LABELS, sample_weight=weight)
+    index = np.repeat(np.arange(len(X)), weight.astype(int))
+    repeated = QUAMClassifier(net, **options).fit(X[index], LABELS[index])
+    for first, second in zip(
+        weighted.predict_uncertainty(X_NEW), repeated.predict_uncertainty(X_NEW), strict=True
+    ):
+        np.testing.assert_allclose(first, second, rtol=1e-6)
+
+
+@settings(max_examples=20)
+@given(seed=st.integers(0, 1000), n_rows=st.integers(1, 40))
+def test_rows_are_chosen_for_each_row_alone(seed, n_rows):
+    rng = np.random.default_rng(seed)
+    features = torch.tensor(rng.normal(size=(40, 3)))
+    query = torch.tensor(rng.normal(size=(5, 3)))
+    influence = Influence((features,), (torch.eye(4).double(),), None, float(rng.uniform()))
+    index, count, _ = influence.rows_for([query], n_rows)
+    assert index.shape == count.shape == (5, n_rows)
+    for row in range(5):
+        alone = influence.rows_for([query[row : row + 1]], n_rows)
+        assert torch.equal(alone[0][0], index[row])
+        torch.testing.assert_close(alone[1][0], count[row])
+    assert bool((count >= 0).all())
+
+
+# -- screening -------------------------------------------------------------------------------
+
+
+def test_a_screen_searches_for_doubtful_rows_only():
+    rows, y, unknown = blobs(600)
+    net = network_of_blobs(rows, y)
+    both = np.concatenate([rows[:40], unknown[:20]])
+    answers = {
+        name: QUAMClassifier(net, search=search, random_state=0)
+        .fit(rows, y)
+        .predict_uncertainty(both)
+        .epistemic
+        for name, search in (
+            ("natural", NaturalSearch()),
+            ("linear", LinearSearch()),
+            ("screened", NaturalSearch(screen=0.2)),
+        )
+    }
+    searched = np.isclose(answers["screened"], answers["natural"], rtol=1e-6)
+    left = np.isclose(answers["screened"], answers["linear"], rtol=1e-6)
+    assert (searched ^ left).all()
+    assert 0 < searched[:40].mean() < 0.5
+    assert searched[40:].mean() > searched[:40].mean()
+
+
+# -- accelerators ----------------------------------------------------------------------------
+
+# Fake tensors of a GPU where torch was built for one, else those of the device without memory.
+DEVICE = "cuda" if torch.backends.cuda.is_built() else "meta"
+# Without fused steps, torch's Adam reads its own counter.
+OWN_OPTIMIZER = [PenaltySearch()] if DEVICE == "cuda" else []
+
+
+def as_fake(value, device):
+    """Return an object of tensors with fake ones on another device in their places."""
+    if isinstance(value, torch.Tensor):
+        return torch.empty(value.shape, dtype=value.dtype, device=device)
+    if isinstance(value, Chain):
+        return Chain([as_fake(layer, device) for layer in value.layers])
+    if isinstance(value, nn.Module) or value is None:
+        return value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        parts = {
+            field.name: as_fake(getattr(value, field.name), device)
+            for field in dataclasses.fields(value)
+        }
+        return type(value)(**parts)
+    if isinstance(value, dict):
+        return {name: as_fake(part, device) for name, part in value.items()}
+    if hasattr(value, "_fields"):
+        return value
+    if isinstance(value, (list, tuple)):
+        return type(value)([as_fake(part, device) for part in value])
+    return value
+
+
+@pytest.mark.parametrize(
+    "search", [NaturalSearch(n_corrections=0), LinearSearch(), *OWN_OPTIMIZER]
+)
+@pytest.mark.parametrize(
+    ("kind", "n_out", "y"), [(QUAMClassifier, 3, LABELS), (QUAMRegressor, 1, TARGET)]
+)
+def test_a_step_stays_on_its_device_and_reads_nothing_back(search, kind, n_out, y):
+    """Tensors without values refuse to be read by the host, and operations across devices."""
+    net = trained(n_out, y)
+    est = kind(net, search=search).fit(X, y)
+    models = est._fitted.models
+    problem, steps = models.problem, models.steps
+    rows = torch.as_tensor(X_NEW[:3]).double()
+    original = est._fitted.reference.predict(rows)
+    targets = problem.targets.choose(original)
+    n_targets = targets.shape[1]
+    repeated = rows.repeat_interleave(n_targets, dim=0), original.repeat(n_targets)
+    target = targets.flatten()
+    with FakeTensorMode(allow_non_fake_inputs=False) if DEVICE == "cuda" else nullcontext():
+        executor = problem.network.executor
+        chain = Chain([as_fake(layer, DEVICE) for layer in executor.chain.layers])
+        likelihood = as_fake(executor.likelihood, DEVICE)
+        fake_executor = type(executor).__new__(type(executor))
+        fake_executor.__dict__.update(executor.__dict__)
+        fake_executor.chain, fake_executor.likelihood = chain, likelihood
+        prefixes, _, endings = executor.steps
+        fake_executor.steps = (prefixes, chain.layers, endings)
+        network = dataclasses.replace(
+            problem.network, executor=fake_executor, free=as_fake(problem.network.free, DEVICE)
+        )
+        parts = {
+            name: as_fake(getattr(problem, name), DEVICE)
+            for name in ("training", "evaluation", "original_on_training")
+        }
+        fake_problem = dataclasses.replace(problem, network=network, **parts)
+        fake_steps = as_fake(steps, DEVICE)
+        query, given_ = (as_fake(part, DEVICE) for part in repeated)
+        target = as_fake(target, DEVICE)
+        state = fake_steps.init(fake_problem, (query,), given_, target, n_targets)
+        for step in range(2):
+            evaluation = fake_steps.evaluate(fake_problem, state, step)
+            state = fake_steps.update(fake_problem, state, evaluation, step)
+        for part in (evaluation.loss_increase, *evaluation.at_query.parts):
+            assert part.device.type == DEVICE
+
+
+# -- the object ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("search", [NaturalSearch(), LinearSearch(), NaturalSearch(screen=0.3)])
+@pytest.mark.parametrize(
+    ("kind", "n_out", "y"), [(QUAMClassifier, 3, LABELS), (QUAMRegressor, 1, TARGET)]
+)
+def test_stored_and_sent_searches_give_the_same(search, kind, n_out, y):
+    est = kind(trained(n_out, y), search=search, random_state=0).fit(X, y)
+    rows = X_NEW[:5]
+    expected = est.predict_uncertainty(rows)
+    again = pickle.loads(pickle.dumps(est))
+    np.testing.assert_allclose(again.predict_uncertainty(rows).epistemic, expected.epistemic)
+    est.set_params(memory_limit=1)
+    np.testing.assert_allclose(
+        est.predict_uncertainty(rows).epistemic, expected.epistemic, rtol=1e-6
+    )
+
+
+def test_many_classes_are_searched_among_the_likeliest():
+    y = np.arange(60) % 30
+    est = QUAMClassifier(nn.Linear(4, 30).double()).fit(X, y)
+    cost = est.rival_costs(X_NEW)
+    assert cost.shape == (len(X_NEW), 30)
+    assert (np.isfinite(cost).sum(axis=1) == 11).all()
+    likeliest = np.argsort(-est.predict_proba(X_NEW), axis=1)[:, :11]
+    assert np.isfinite(np.take_along_axis(cost, likeliest, axis=1)).all()
