@@ -42,8 +42,16 @@ METHODS = (
     "SWAG",
     "CyclicalSGHMC",
     "HMC",
+    "Laplace, all layers",
     "QUAM",
+    "QUAM, linear search",
+    "QUAM, penalty search",
 )
+ARGUMENTS = {
+    "Laplace, all layers": {"parameters": "all"},
+    "QUAM, linear search": {"search": "linear"},
+    "QUAM, penalty search": {"search": "penalty"},
+}
 LEFT_OUT = (3, 8)
 
 
@@ -115,7 +123,8 @@ def measure(method, path):
     net, X, y, X_new = joblib.load(path)
     torch.set_num_threads(1)
     net.predict_proba(X_new)
-    est = getattr(sklearn_quam, f"{method}Classifier")(net, random_state=0)
+    kind = getattr(sklearn_quam, f"{method.partition(',')[0]}Classifier")
+    est = kind(net, random_state=0, **ARGUMENTS.get(method, {}))
     with PeakMemory() as memory:
         start = time.perf_counter()
         est.fit(X, y)
@@ -177,12 +186,12 @@ def main():
 
 
 def report(rows, methods):
-    print(f"{'method':<16}{'fit s':>8}{'points/s':>11}{'MB':>8}{'AUROC':>8}")
+    print(f"{'method':<22}{'fit s':>8}{'points/s':>11}{'MB':>8}{'AUROC':>8}")
     for method in methods:
         own = [row for row in rows if row["method"] == method]
         columns = ("fit_seconds", "points_per_second", "megabytes", "auroc")
         fit, speed, memory, auroc = (np.mean([row[c] for row in own]) for c in columns)
-        print(f"{method:<16}{fit:8.1f}{speed:11.0f}{memory:8.0f}{auroc:8.3f}")
+        print(f"{method:<22}{fit:8.1f}{speed:11.0f}{memory:8.0f}{auroc:8.3f}")
 
 
 if __name__ == "__main__":

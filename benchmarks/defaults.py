@@ -21,15 +21,24 @@ SEEDS = (0,)
 # What is tried: one thing after the other.
 SETTINGS = {
     "defaults": {},
-    "learning rate 0.005": {"search__learning_rate": 5e-3},
-    "learning rate 0.01": {"search__learning_rate": 1e-2},
-    "learning rate 0.02": {"search__learning_rate": 2e-2},
-    "batch of 64": {"search__batch_size": 64},
-    "batch of 128": {"search__batch_size": 128},
-    "50 steps": {"search__n_steps": 50},
+    "setting expected": {"setting": "expected"},
+    "temperature 1": {"temperature": 1.0},
+    "temperature 3": {"temperature": 3.0},
+    "temperature 30": {"temperature": 30.0},
+    "goal 8": {"search__goal": 8.0},
+    "goal 16": {"search__goal": 16.0},
+    "damping 0.01": {"search__damping": 0.01},
+    "damping 0.1": {"search__damping": 0.1},
+    "5 steps": {"search__n_steps": 5},
+    "20 steps": {"search__n_steps": 20},
+    "64 rows": {"search__n_rows": 64},
+    "all rows": {"search__n_rows": 10_000},
+    "one correction": {"search__n_corrections": 1},
+    "screen 0.2": {"search__screen": 0.2},
     "3 targets": {"targets": 3},
     "last layer searched": {"parameters": "last_layer"},
-    "best models only": {"sampling": "best"},
+    "linear search": {"search": "linear"},
+    "penalty search": {"search": "penalty"},
 }
 cached_prepare = cache(prepare)
 

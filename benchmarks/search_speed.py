@@ -23,10 +23,10 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn.functional import cross_entropy, log_softmax
 
-from sklearn_quam import PenaltySearch, QUAMClassifier
+from sklearn_quam import NaturalSearch, PenaltySearch, QUAMClassifier
 from sklearn_quam._network import free
 from sklearn_quam._network.split import SplitModule
-from sklearn_quam._search import adversarial
+from sklearn_quam._search.penalty import PenaltySteps
 
 N_CLASSES = 10
 BATCH_SIZE = 64
@@ -123,6 +123,27 @@ def report_loop(module, X, y, points, n_steps):
         print(f"batched, n_jobs={n_jobs}:      {1e3 * step:8.3f} ms, times as fast: {ratios}")
 
 
+def report_natural(module, X, y, points):
+    """Compare natural and linear search with penalty search, and with what the machine can do."""
+    taken = {}
+    for search in ("penalty", "linear", "natural"):
+        est = QUAMClassifier(module, search=search, random_state=0).fit(X, y)
+        few = points[:16] if search == "penalty" else points
+        est.predict_uncertainty(points[:8])
+        taken[search] = seconds(lambda est=est, few=few: est.predict_uncertainty(few)) / len(few)
+    for search in ("linear", "natural"):
+        ratio = taken["penalty"] / taken[search]
+        print(f"{search} search: {1e3 * taken[search]:.2f} ms a row, {ratio:.0f} times as fast")
+    square = torch.randn(1024, 1024)
+    peak = 2 * 1024**3 / seconds(lambda: square @ square)
+    # Products of the layers behind the first one, for every class, model on the way and row.
+    search = NaturalSearch()
+    layers = [layer for layer in module if isinstance(layer, nn.Linear)][1:]
+    products = sum(2 * layer.weight.numel() for layer in layers)
+    needed = N_CLASSES * (search.n_steps + 1) * search.n_rows * products
+    print(f"natural search: {needed / taken['natural'] / peak:.0%} of the matrix-multiply peak")
+
+
 def report_cache(X, y, points):
     module = trained(make_cnn(), X, y, epochs=5)
     search = PenaltySearch(n_steps=20, tol=0)
@@ -162,11 +183,12 @@ def measure_memory(name, limit):
     wide = nn.Sequential(nn.Linear(64, 1000), nn.ReLU(), nn.Linear(1000, N_CLASSES))
     module = {"wide MLP": wide, "CNN": make_cnn()}[name].eval()
     search = PenaltySearch(n_steps=8, tol=0)
-    est = QUAMClassifier(module, search=search, memory_limit=f"{limit}MB").fit(X, y)
-    with mock.patch.object(adversarial, "_MAX_SEARCHES_ON_CPU", 10):
+    options = {"parameters": "all", "memory_limit": f"{limit}MB"}
+    est = QUAMClassifier(module, search=search, **options).fit(X, y)
+    with mock.patch.object(PenaltySteps, "at_once_on_cpu", 10):
         est.predict_uncertainty(X[:2])  # libraries take their own memory once
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with mock.patch.object(adversarial, "_MAX_SEARCHES_ON_CPU", 10**9):
+    with mock.patch.object(PenaltySteps, "at_once_on_cpu", 10**9):
         searches = est._fitted.models._searches_at_once(est._question(X).limits)
         est.predict_uncertainty(X[: -(-searches // N_CLASSES)])
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
@@ -199,6 +221,7 @@ def main():
     X, y = load_data()
     points = X[-options.points :]
     module = trained(make_mlp(), X, y)
+    report_natural(module, X, y, points)
     report_loop(module, X, y, points, options.steps)
     report_cache(X, y, points)
     report_growth(module, X, y, points)

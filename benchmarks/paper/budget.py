@@ -22,7 +22,7 @@ TARGETS = [1, 2, 3, 5, 10]
 
 
 def passes_of_quam(n_targets, n_steps=100):
-    rows = mnist.QUAM["search__batch_size"] + 1
+    rows = mnist.PENALTY["search__batch_size"] + 1
     searched = 3 * rows * n_steps * n_targets * DENSE
     return 1 + searched / (CONVOLUTIONS + DENSE)
 
@@ -54,7 +54,7 @@ def main():
     images = [load_images(chosen.data, name, chosen.images) for name in ("mnist", "omniglot")]
     tasks, passes = {}, {}
     for n_targets in TARGETS:
-        arguments = {**mnist.QUAM, "targets": n_targets}
+        arguments = {**mnist.PENALTY, "targets": n_targets}
         name = f"QUAM, {n_targets} targets"
         passes[name] = passes_of_quam(n_targets)
         tasks[name] = lambda a=arguments: judge(fitted, images, "QUAM", a)
@@ -62,7 +62,7 @@ def main():
         name = f"MCDropout, {n_samples} samples"
         passes[name] = float(n_samples)
         tasks[name] = lambda n=n_samples: judge(fitted, images, "MCDropout", {"n_samples": n})
-    settings = {"QUAM": mnist.QUAM, "images": chosen.images}
+    settings = {"QUAM": mnist.PENALTY, "images": chosen.images}
     path = chosen.out / "budget.json"
     results = run(path, settings, tasks)
     rows = [

@@ -25,7 +25,13 @@ METHODS = (
     "SWAG",
     "CyclicalSGHMC",
     "QUAM",
+    "QUAM, temperature 1",
+    "QUAM, penalty search",
 )
+ARGUMENTS = {
+    "QUAM, temperature 1": {"temperature": 1.0},
+    "QUAM, penalty search": {"search": "penalty", "parameters": "all"},
+}
 
 
 @dataclass
@@ -40,8 +46,9 @@ class Case:
     arguments: dict
 
     def fit(self, method, **arguments):
-        arguments = {**self.arguments.get(method, {}), **arguments}
-        kind = getattr(sklearn_quam, f"{method}Classifier")
+        own = {**ARGUMENTS.get(method, {}), **self.arguments.get(method, {})}
+        arguments = {**own, **arguments}
+        kind = getattr(sklearn_quam, f"{method.partition(',')[0]}Classifier")
         est = kind(self.network, random_state=0).set_params(**arguments)
         return est.fit(self.X_train, self.y_train)
 
@@ -124,7 +131,7 @@ def summarise(results):
     """Return a row of means for each kind of network and method."""
     by_kind = {}
     for name, result in results.items():
-        kind, _, method = name.split(", ")
+        kind, _, method = name.split(", ", 2)
         by_kind.setdefault((kind, method), []).append(result)
     return [
         {"network": kind, "method": method, **means(each)}

@@ -3,8 +3,8 @@
 The given networks, and the ensembles, are LeNets that the authors of the paper have published.
 Every method judges the first network of a seed. QUAM searches the three fully connected layers, for
 every image anew, with default arguments; the settings of its penalty search were chosen with
-``--tune`` on the tuning images of Fashion-MNIST and held-out training images of MNIST alone, and are
-the same for all sets and networks. Energy is minus the log-sum-exp of the network's logits. Most images
+``--tune`` on the tuning images of Fashion-MNIST and held-out training images of MNIST alone, and
+are the same for all sets and networks. Energy is minus the log-sum-exp of the logits. Most images
 are easy to tell apart: tuning takes as many images from those that the entropy of the network
 confuses (the most uncertain known, the most certain unknown ones) as from the others, and weighs
 them so that the AUROC is that of all images.

@@ -27,6 +27,8 @@ N_ROWS = 40
 METHODS = {
     "HMC": {"n_chains": 4, "n_warmup": 150, "n_samples": 250, "n_leapfrog": 150},
     "QUAM": {},
+    "QUAM, linear search": {"search": "linear"},
+    "QUAM, penalty search": {"search": "penalty", "parameters": "all"},
     "DeepEnsemble": {"n_estimators": 10},
     "MCDropout": {"n_samples": 1000},
     "Laplace": {},

@@ -27,6 +27,8 @@ CHAINS = {"n_chains": 4, "n_warmup": 100, "n_samples": 200, "n_leapfrog": 150}
 METHODS = {
     "HMC": CHAINS,
     "QUAM": {},
+    "QUAM, linear search": {"search": "linear"},
+    "QUAM, penalty search": {"search": "penalty", "parameters": "all"},
     "DeepEnsemble": {"n_estimators": 10},
     "MCDropout": {"n_samples": 1000},
     "Laplace": {},

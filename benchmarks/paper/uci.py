@@ -33,6 +33,8 @@ METHODS = {
     "SWAG": {},
     "CyclicalSGHMC": {},
     "QUAM": {},
+    "QUAM, linear search": {"search": "linear"},
+    "QUAM, penalty search": {"search": "penalty", "parameters": "all"},
 }
 BATCH_SIZE, N_STEPS = 64, 2000
 
@@ -87,7 +89,7 @@ def trained(folder, name, split, dropout):
 def judge(folder, name, split, method):
     dropout = 0.1 if method == "MCDropout" else 0.0
     net, (X, y), (X_val, y_val), (X_test, y_test), scale = trained(folder, name, split, dropout)
-    est = getattr(sklearn_quam, f"{method}Regressor")(
+    est = getattr(sklearn_quam, f"{method.partition(',')[0]}Regressor")(
         net, setting="expected", measure="variance", random_state=split, **METHODS[method]
     )
     est.fit(X, y, X_val=X_val, y_val=y_val)
