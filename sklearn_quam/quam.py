@@ -30,12 +30,12 @@ class QUAMClassifier(AdversarialSearch, BaseUncertaintyClassifier):
         retrained and never changed. An unfitted one is cloned and trained by ``fit``. None
         trains a small network.
     parameters : str, int, list of str, callable or LoRA, default="auto"
-        What may differ from the given network. "auto" is all linear layers of an MLP, and the
-        linear layers at the end of other networks, behind convolutions, recurrences or attention;
-        everything where there are none. Or "all", "last_layer", a number of last layers,
+        What may differ from the given network: "all", "last_layer", a number of last layers,
         "bias", "norm" (of normalisation layers), names of parameters or patterns such as "head.*",
         a function of (name, parameter), "lora" or a `LoRA`. The part of the network before it is
-        computed only once for each row.
+        computed only once for each row. "auto" is all linear layers of an MLP, and the linear
+        layers at the end of other networks, behind convolutions, recurrences or attention;
+        everything where there are none.
     setting : {"given", "expected"}, default="given"
         "given" judges the given network (setting (b) of the paper), "expected" the average of all
         plausible models, which then also predicts (setting (a)). It may be changed after ``fit``:
@@ -207,12 +207,12 @@ class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
         retrained and never changed. An unfitted one is cloned and trained by ``fit``. None
         trains a small network.
     parameters : str, int, list of str, callable or LoRA, default="auto"
-        What may differ from the given network. "auto" is all linear layers of an MLP, and the
-        linear layers at the end of other networks, behind convolutions, recurrences or attention;
-        everything where there are none. Or "all", "last_layer", a number of last layers,
+        What may differ from the given network: "all", "last_layer", a number of last layers,
         "bias", "norm" (of normalisation layers), names of parameters or patterns such as "head.*",
         a function of (name, parameter), "lora" or a `LoRA`. The part of the network before it is
-        computed only once for each row.
+        computed only once for each row. "auto" is all linear layers of an MLP, and the linear
+        layers at the end of other networks, behind convolutions, recurrences or attention;
+        everything where there are none.
     setting : {"given", "expected"}, default="given"
         "given" judges the given network (setting (b) of the paper), "expected" the average of all
         plausible models, which then also predicts (setting (a)). It may be changed after ``fit``:

@@ -42,7 +42,8 @@ quam.predict_uncertainty(np.array([X[0], [3.0, 3.0]], dtype=np.float32)).to_fram
 # Over the whole plane
 # --------------------
 # The network itself is sure almost everywhere: the aleatoric uncertainty, its own entropy, is large
-# at the decision boundary only. The epistemic uncertainty grows wherever data is missing.
+# at the decision boundary only. The epistemic uncertainty grows where data is missing, most of all
+# where the boundary might as well lie elsewhere.
 
 UncertaintyMapDisplay.from_estimator(
     quam, X, y, component=["aleatoric", "epistemic"], grid_resolution=30

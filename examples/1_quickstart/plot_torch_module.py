@@ -44,12 +44,12 @@ for _ in range(30):
 # %%
 # What does it not know?
 # ----------------------
-# Only the two last layers are searched: the convolution is run once for each image, and the
-# searches are large matrix products. The images that it is least certain about are eights and
-# nines, followed by known digits that are hard to read. The class behind the question mark is what
-# another network, as good on the training data, would say.
+# By default the linear layers behind the convolution are searched: the convolution itself is run
+# once for each image, and the searches are large matrix products. Most of the images that it is
+# least certain about are eights and nines. The class behind the question mark is what another
+# network, about as good on the training data, would say.
 
-quam = QUAMClassifier(module, parameters=2, random_state=0).fit(X_train, y_train)
+quam = QUAMClassifier(module, random_state=0).fit(X_train, y_train)
 new = np.concatenate([X[known][1000:1040], X[~known][:20]])
 UncertainSamplesDisplay.from_estimator(quam, new, n_images=8)
 plt.show()
@@ -57,8 +57,8 @@ plt.show()
 # %%
 # How they came about
 # -------------------
-# The diagnostics tell for each row which rival was found, what it costs on the training data, and
-# how far the estimate itself can be trusted.
+# The diagnostics tell for each row which rival was found, and its price: how many nats of evidence,
+# on the whole training set, it would take to make the network say so.
 
 _, diagnostics = quam.predict_uncertainty(new[-3:], return_diagnostics=True)
-diagnostics.to_frame()[["rival", "loss_increase", "feasible", "standard_error"]]
+diagnostics.to_frame()[["rival", "rival_cost", "feasible"]]

@@ -2,9 +2,9 @@
 Tune QUAM with GridSearchCV
 ===========================
 
-How long to search, how fast, over which parameters: such questions are answered with scikit-learn's
-own tools. The score is how well the uncertainty separates the validation data from data that the
-network must not know. Use one set of such data for tuning, and another for reporting.
+How to search, over which parameters, at which temperature: such questions are answered with
+scikit-learn's own tools. The score is how well the uncertainty separates the validation data from
+data that the network must not know. Use one set of such data for tuning, another for reporting.
 """
 
 # %%
@@ -37,15 +37,16 @@ network = MLPClassifier((64, 64), max_iter=300, random_state=0).fit(X_train, y_t
 # --------
 # The network is given: nothing is trained. It must not be judged on rows that it was trained on,
 # so that the folds are not drawn at random: the validation rows are one fold. Arguments of the
-# search itself, :class:`~sklearn_quam.PenaltySearch`, begin with ``search__``.
+# search itself, :class:`~sklearn_quam.NaturalSearch`, begin with ``search__``; its ``n_rows`` are
+# the training rows that tell what a model costs. The temperature is in nats of the training set.
 
 fold = np.r_[np.full(len(X_train), -1), np.zeros(len(X_valid), int)]
 search = GridSearchCV(
     QUAMClassifier(network, random_state=0),
     {
-        "parameters": ["last_layer", "all"],
-        "search__n_steps": [20, 60],
-        "search__learning_rate": [2e-3, 1e-2],
+        "parameters": ["last_layer", "auto"],
+        "temperature": [1, 10, 100],
+        "search__n_rows": [32, 128],
     },
     scoring=make_ood_scorer(X_tune),
     cv=PredefinedSplit(fold),

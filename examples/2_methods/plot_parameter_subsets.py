@@ -4,8 +4,9 @@ Which parameters to search
 
 QUAM may change all weights of a network, or only some. The fewer, the less freedom models have to
 disagree. The time depends less on their number than on where they are: what lies before the first
-searched layer is computed only once for each row. What is right for your data and network is best
-found by trying.
+searched layer is computed only once for each row, and whole linear layers at the end of the network
+are searched by large matrix products, which parts of layers and low-rank updates are not. What is
+right for your data and network is best found by trying.
 """
 
 # %%
@@ -35,11 +36,12 @@ network = MLPClassifier((32, 32), max_iter=300, random_state=0).fit(X_train, y_t
 # %%
 # Five choices
 # ------------
-# The AUROC tells how well the epistemic uncertainty separates known from unknown digits. With so
-# few of them, small differences may be chance.
+# ``"auto"``, the default, takes all layers of a network like this one. The AUROC tells how well the
+# epistemic uncertainty separates known from unknown digits. With so few of them, small differences
+# may be chance.
 
 choices = {
-    '"all"': "all",
+    '"auto"': "auto",
     "2": 2,
     '"last_layer"': "last_layer",
     '"bias"': "bias",

@@ -3,9 +3,8 @@ What a search does, step by step
 ================================
 
 QUAM starts at the given network and changes it until it says something else about a row, while it
-must still explain the training data. Where the data determine the answer, this does not work;
-where they do not, it does. The steps of the searches, and the models they end with, can be looked
-at.
+must still explain the training data. Where the data determine the answer, this is expensive; where
+they do not, it is cheap. The steps of the searches, and the models they meet, can be looked at.
 """
 
 # %%
@@ -19,7 +18,8 @@ import numpy as np
 import pandas as pd
 import torch
 from matplotlib.colors import ListedColormap
-from sklearn.datasets import make_blobs
+from sklearn.datasets import load_digits, make_blobs
+from sklearn.neural_network import MLPClassifier
 from skorch import NeuralNetClassifier
 from torch import nn
 
@@ -44,11 +44,11 @@ points = {"known": [3.0, -2.0], "unknown": [-6.0, 4.0]}
 rows = np.array(list(points.values()), dtype=np.float32)
 
 # %%
-# The diagnostics sum up what was found for each of them: the cheapest rival, if there is any, what
-# it costs on the training data, and whether this is little enough to count.
+# The diagnostics name the cheapest rival of each, and tell what it costs: ``rival_cost`` in nats of
+# the whole training set, ``loss_increase`` in nats a row.
 
 u, diagnostics = quam.predict_uncertainty(rows, return_diagnostics=True)
-columns = ["rival", "loss_increase", "feasible", "n_steps", "standard_error"]
+columns = ["rival", "rival_cost", "loss_increase", "feasible"]
 pd.concat([u.to_frame(index=points), diagnostics.to_frame(index=points)[columns]], axis=1)
 
 # %%
@@ -56,49 +56,72 @@ pd.concat([u.to_frame(index=points), diagnostics.to_frame(index=points)[columns]
 # ----------------------
 # A search for each class starts at the given network, at the star. Up means that it says something
 # else about the point, right that it explains the training data worse. Left of the dashed line a
-# model still counts as one that explains them. The penalty grows from step to step, so that
-# searches that went too far to the right have to come back.
+# model still counts as one that explains them.
 
 figure, axes = plt.subplots(1, 2, figsize=(10, 4.6), sharex=True, sharey=True, layout="constrained")
 for ax, (name, point) in zip(axes, points.items(), strict=True):
-    SearchTraceDisplay.from_estimator(quam, np.float32(point), ax=ax)
+    SearchTraceDisplay.from_estimator(quam, np.float32(point), xscale="symlog", ax=ax)
     ax.set_title(f"{name} point")
 plt.show()
 
 # %%
-# What they came back with
-# ------------------------
+# The models themselves
+# ---------------------
 # ``adversarial_models`` returns the most divergent model of each search that still explains the
-# training data: its prediction, what it costs there, and its weights.
-
-found = dict(zip(points, quam.adversarial_models(rows), strict=True))
-table = pd.concat({name: pd.DataFrame(models) for name, models in found.items()}, names=["point"])
-table["prediction"] = [values.round(3) for values in table["prediction"]]
-table.drop(columns="state_dict").set_index("target", append=True).droplevel(1)
-
-# %%
-# The weights can be loaded into a copy of the network. These are networks that you might have been
-# given instead: they say about the same where there is data, and something else at the unknown
-# point, the cross.
+# training data, with its weights: networks that you might have been given instead. They say about
+# the same where there is data, and something else at the unknown point, the cross.
 
 xx, yy = np.meshgrid(np.linspace(-8, 6, 150), np.linspace(-6, 7, 150))
 grid = np.c_[xx.ravel(), yy.ravel()].astype(np.float32)
-colours, markers = ("#0072B2", "#D55E00", "#009E73"), "os^"
-rivals = {"the given network": net}
-for model in sorted(found["unknown"], key=lambda model: model["target"]):
-    rival = copy.deepcopy(net)
+colours, rivals = ("#0072B2", "#D55E00", "#009E73"), {"the given network": net}
+(models,) = quam.adversarial_models(rows[1:])
+for model in sorted(models, key=lambda model: model["target"]):
+    rivals[f"search towards {model['target']}"] = rival = copy.deepcopy(net)
     rival.module_.load_state_dict(model["state_dict"])
-    rivals[f"search towards {model['target']}"] = rival
-
 figure, axes = plt.subplots(1, 4, figsize=(12, 3.5), sharey=True, layout="constrained")
 for ax, (name, rival) in zip(axes, rivals.items(), strict=True):
     regions = rival.predict(grid).reshape(xx.shape)
     ax.contourf(xx, yy, regions, [-0.5, 0.5, 1.5, 2.5], cmap=ListedColormap(colours), alpha=0.3)
-    for label, (colour, marker) in enumerate(zip(colours, markers, strict=True)):
+    for label, colour, marker in zip(range(3), colours, "os^", strict=True):
         ax.scatter(*X[y == label].T, s=12, color=colour, marker=marker, label=f"class {label}")
     ax.plot(*points["unknown"], "kX", ms=11, mec="white", label="unknown point")
     ax.set(title=f"{name}\naccuracy {rival.score(X, y):.3f}", xlabel="feature 0")
-axes[0].set_ylabel("feature 1")
 handles, labels = axes[0].get_legend_handles_labels()
 figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
 plt.show()
+
+# %%
+# Two ways to search
+# ------------------
+# A network that has never seen a 3 or an 8 is shown a 3. Natural search, the default, takes equal
+# shares of the way to certainty, each by the change that costs the training data the least. Penalty
+# search, the paper's algorithm, goes there at any cost; then the penalty grows, and leads it back
+# to models that explain the data. Its costs are estimated on mini-batches, and may be below zero.
+
+X, y = load_digits(return_X_y=True)
+X, seen = X / 16, ~np.isin(y, (3, 8))
+network = MLPClassifier((32, 32), max_iter=300, random_state=0).fit(X[seen], y[seen])
+digit = X[~seen][:1]
+figure, axes = plt.subplots(1, 2, figsize=(10, 4.6), sharex=True, sharey=True, layout="constrained")
+for ax, search in zip(axes, ("natural", "penalty"), strict=True):
+    est = QUAMClassifier(network, search=search, random_state=0).fit(X[seen], y[seen])
+    (traces,) = est.search_traces(digit)
+    for column, trace in enumerate(traces):
+        target, others = np.split(np.roll(trace["prediction"], -column, axis=1), [1], axis=1)
+        log_odds = np.log(target[:, 0] / others.sum(axis=1))
+        cost = est.n_training_rows_ * trace["loss_increase"]
+        ax.plot(log_odds, cost, ".-", lw=1, label=trace["target"])
+    ax.axhline(est.slack_, color="0.4", ls="--", lw=1, label="slack")
+    ax.axvline(0, color="0.4", ls=":", lw=1, label="as likely as not")
+    ax.set(title=f"{search} search", xlabel="log-odds of the class")
+    ax.set_yscale("symlog", linthresh=1)
+axes[0].set_ylabel("cost (nats of the training set)")
+handles, labels = axes[0].get_legend_handles_labels()
+figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False)
+plt.show()
+
+# %%
+# Where a line of the left panel crosses the dotted one, it tells the price of that class:
+
+natural = QUAMClassifier(network, random_state=0).fit(X[seen], y[seen])
+pd.Series(natural.rival_costs(digit)[0], index=natural.classes_, name="price (nats)").round(2)

@@ -102,7 +102,7 @@ plt.show()
 # %%
 # Blue pixels speak for the class that the given network predicts, red ones against it. Adversarial
 # models name different classes, with patterns that are much alike; members of the ensemble (the
-# first is the given network) name fewer, with patterns that differ more.
+# first is the given network) name fewer, with patterns that differ in more ways.
 #
 # All digits
 # ----------
@@ -164,5 +164,6 @@ plt.show()
 # %%
 # So the claim holds where the searches aim: about the digit itself, adversarial models disagree far
 # more than the members of an ensemble, and this is what its epistemic uncertainty is made of. On
-# digits of the known classes both kinds differ about as much. In what they look at, adversarial
-# models are *less* diverse, perhaps because they all come from one network.
+# digits of the known classes they differ *less*: each search changes the given network only as far
+# as it has to. What they look at differs about as much, but in fewer ways, perhaps because they all
+# come from one network.

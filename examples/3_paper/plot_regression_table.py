@@ -134,5 +134,7 @@ plt.show()
 # No method is the best one in all panels. Log scores follow the errors: on diabetes those of the
 # network with dropout are the smallest, because it overfits less; on Friedman's function those of
 # the ensemble, which averages networks that were trained independently. QUAM starts at one network,
-# and predicts about as well as this one. No rank correlation is high: even the right variance tells
-# how large an error is on average, not how large it is.
+# and predicts about as well as this one. Its log score on Friedman's function is the lowest: noise
+# that is measured on held-out rows has the errors of the network in it already, and QUAM's
+# epistemic part, the widest, counts them once more. No rank correlation is high: even the right
+# variance tells how large an error is on average, not how large it is.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -64,6 +64,14 @@ class ReferenceModel:
     def dtype(self) -> torch.dtype:
         """Floating point type of the network."""
         return floating_dtype(self.module)
+
+    def in_double(self) -> ReferenceModel:
+        """Return the same network in double precision."""
+        module = copy.deepcopy(self.module).double()
+        floating = self.input_dtype.is_floating_point
+        return replace(
+            self, module=module, input_dtype=torch.float64 if floating else self.input_dtype
+        )
 
     def inputs(self, rows: np.ndarray) -> Tensor:
         """Return transformed rows as the tensor that the network takes.
@@ -149,6 +157,16 @@ class TrainingSet:
         (inputs,) = self.rows
         return inputs
 
+    def in_double(self) -> TrainingSet:
+        """Return the same rows in double precision; indices stay what they are."""
+        return replace(
+            self,
+            rows=tuple(as_double(part) for part in self.rows),
+            target=as_double(self.target),
+            weight=None if self.weight is None else as_double(self.weight),
+            losses=as_double(self.losses),
+        )
+
     def rows_at(self, index: Tensor | slice) -> Rows:
         """Return some of the rows."""
         return tuple(part[index] for part in self.rows)
@@ -169,6 +187,11 @@ class TrainingSet:
         values = {"rows": tuple(rows), "target": target, "weight": weight, "losses": losses}
         for name, value in values.items():
             object.__setattr__(self, name, value)
+
+
+def as_double(tensor: Tensor) -> Tensor:
+    """Return real numbers in double precision, and others as they are."""
+    return tensor.double() if tensor.is_floating_point() else tensor
 
 
 def build_reference(

@@ -13,7 +13,7 @@ from torch import Tensor
 from .._network.free import FreeNetwork
 from .._network.limits import Limits
 from .._network.predictions import Gaussian, Prediction
-from .._network.reference import ReferenceModel, TrainingSet
+from .._network.reference import ReferenceModel, TrainingSet, as_double
 from .problem import Problem
 from .run import run_searches
 from .sampling import Accumulator, Sampler, choose_sampler
@@ -175,6 +175,9 @@ class AdversarialModels:
     ) -> Sampler:
         """Run the searches of some rows for some targets."""
         problem, n_targets = self.problem, targets.shape[1]
+        if problem.training.losses.dtype == torch.float64:
+            # Some searches are more exact than the network.
+            inputs, original = as_double(inputs), original.to(torch.float64)
         at_cut = problem.network.split.at_cut(inputs)
         query = tuple(part.repeat_interleave(n_targets, dim=0) for part in at_cut)
         repeated, target = original.repeat(n_targets), targets.flatten()

@@ -135,7 +135,8 @@ def run_searches(
                 running = was_running & progress.alive[number]
                 ending = running if last else running & ~progress.running[number]
                 free_of = partial(steps.free, problem, state)
-                watcher.on_candidates(Candidates(number, running, ending, evaluation, free_of))
+                with torch.no_grad():
+                    watcher.on_candidates(Candidates(number, running, ending, evaluation, free_of))
         watcher.on_visit(progress.visit(step))
         if not last and len(number):
             state = steps.update(problem, state, evaluation, step)

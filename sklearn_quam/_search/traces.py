@@ -88,7 +88,7 @@ def _describe(
     for name, weight in weights.items():
         for alias, parameter in named.items():
             if parameter is named[name]:
-                state[alias] = weight.detach().clone()
+                state[alias] = weight.detach().to(parameter.dtype).clone()
     return {
         "state_dict": state,
         "prediction": _as_array(keeper.best[number]),

@@ -74,6 +74,12 @@ class AdversarialSearch(WeightChanging):
         self.slack_ = self._auto_slack if self.slack is None else float(self.slack)
         # Refused now if it is not understood.
         limits = self._limits(fit)
+        exact = isinstance(search, NaturalSearch) and search._needs_double(
+            self._task == "regressor"
+        )
+        if exact and fit.reference.device.type != "mps":
+            training = fit.training.in_double()
+            fit = replace(fit, reference=fit.reference.in_double(), training=training)
         network = self._free_network(fit)
         self.cut_, self.execution_ = network.split.place, network.executor.name
         prepare = partial(

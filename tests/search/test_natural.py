@@ -426,9 +426,7 @@ def as_fake(value, device):
     return value
 
 
-@pytest.mark.parametrize(
-    "search", [NaturalSearch(n_corrections=0), LinearSearch(), *OWN_OPTIMIZER]
-)
+@pytest.mark.parametrize("search", [NaturalSearch(n_corrections=0), LinearSearch(), *OWN_OPTIMIZER])
 @pytest.mark.parametrize(
     ("kind", "n_out", "y"), [(QUAMClassifier, 3, LABELS), (QUAMRegressor, 1, TARGET)]
 )

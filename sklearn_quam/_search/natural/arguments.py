@@ -98,6 +98,10 @@ class NaturalSearch(BaseEstimator):
         self.n_rows = n_rows
         self.screen = screen
 
+    def _needs_double(self, regression: bool) -> bool:
+        """Tell whether rounding would show: corrections amplify it."""
+        return bool(_chosen(self, "n_corrections", int(regression)))
+
     def _steps(self, problem: Problem, generator: torch.Generator, limits: Limits) -> NaturalSteps:
         """Return the steps of a search."""
         return _natural_steps(self, problem, generator, limits)[0]
@@ -150,6 +154,12 @@ class LinearSearch(BaseEstimator):
         return LinearSteps(path, preconditioner, problem.n_training_rows)
 
 
+def _chosen(search: NaturalSearch, name: str, task: int) -> Any:
+    """Return an argument, or what "auto" means for it."""
+    value = getattr(search, name)
+    return _AUTO[name][task] if value == "auto" else value
+
+
 def _natural_steps(
     search: NaturalSearch, problem: Problem, generator: torch.Generator, limits: Limits
 ) -> tuple[NaturalSteps, Any]:
@@ -161,10 +171,7 @@ def _natural_steps(
         )
     assert problem.original_on_training is not None
     task = int(network.executor.likelihood.kind is not Categorical)
-    damping, n_corrections = (
-        values[task] if getattr(search, name) == "auto" else getattr(search, name)
-        for name, values in _AUTO.items()
-    )
+    damping, n_corrections = (_chosen(search, name, task) for name in _AUTO)
     preconditioner = make_preconditioner(
         network,
         training,

@@ -260,9 +260,15 @@ class ChainSteps(NaturalSteps):
         proba = original.expected()
         # The largest change of a logit of each row, which keeps the exponentials finite.
         ends = torch.stack([change.amax(dim=-1), change.amin(dim=-1)], dim=-1)
-        largest = (reach[:, None, :, None] * ends[:, :, None]).amax(dim=-1)
-        shifted = torch.addcmul(-largest[..., None], reach[:, None, :, None], change[:, :, None])
-        log_mean = largest + torch.einsum("ptrc,prc->ptr", shifted.exp_(), proba).log()
+        largest = (reach[..., None, None] * ends[:, None]).amax(dim=-1)
+        means = torch.empty_like(largest)
+        n_bytes = largest[0].numel() * change.shape[-1] * change.element_size()
+        size = len(change) if change.device.type != "cpu" else max(1, _CACHE_BYTES // n_bytes)
+        for rows in slices(len(change), size):
+            shifted = reach[rows, :, None, None] * change[rows, None]
+            shifted -= largest[rows][..., None]
+            torch.matmul(shifted.exp_(), proba[rows][..., None], out=means[rows][..., None])
+        log_mean = (largest + means.log()).mT
         expected = reach[:, None] * (proba @ change.mT).mT
         index = witnesses.target[:, None, :].expand(-1, change.shape[1], -1)
         labelled = reach[:, None] * change.gather(-1, index)

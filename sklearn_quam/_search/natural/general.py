@@ -24,9 +24,10 @@ _MEMORY_RESERVE = 1.5
 _ROWS_AT_ONCE = 256
 _TINY = 1e-30
 # The longest correction, in units of the natural gradient.
-_MAX_LENGTH = 10.0
-# How far a correction may change the score, in shares of a step.
-_MAX_DRIFT = 0.5
+_MAX_LENGTH = 1.5
+# What a correction gains of what its slope promises, and how far it changes the score in shares of
+# a step, where all of it is taken.
+_GOOD_GAIN, _GOOD_DRIFT = 0.1, 0.25
 # What is added to the second moments of features, relative to their mean eigenvalue.
 _DAMPING_OF_FEATURES = 1e-3
 
@@ -123,16 +124,16 @@ class GeneralSteps(NaturalSteps):
             # The lowest point of the parabola through the cost here, its slope, and the cost there.
             slope = _product(downhill, direction)
             there = self._expected_cost(problem, state, _moved(state.free, -1.0, direction))
-            bend = 2 * (there - cost + slope)
-            length = torch.where(bend > _TINY, slope / bend.clamp(min=_TINY), 1.0)
-            free = _moved(state.free, -length.clamp(0, _MAX_LENGTH), direction)
-            # Only what is cheaper, and is still about where the search was on its way.
-            drift = (self._score(problem, state, free) - score).abs()
-            better = self._expected_cost(problem, state, free) < cost
-            better &= drift <= _MAX_DRIFT * (state.goal / self.n_steps).abs()
-            kept = torch.where(better, 1.0, 0.0)
-            change = {name: free[name] - value for name, value in state.free.items()}
-            return replace(state, free=leaves(_moved(state.free, kept, change)))
+            # Nothing here jumps: rounding must not lead searches of the same row to other places.
+            bend = torch.maximum(2 * (there - cost + slope), slope / _MAX_LENGTH)
+            length = torch.nan_to_num(slope / bend.clamp(min=_TINY), 0.0, 0.0, 0.0)
+            free = _moved(state.free, -length, direction)
+            # Less of it where it gains little, or leads away from where the search was on its way.
+            gain = (cost - self._expected_cost(problem, state, free)) / (slope * length)
+            drift = (self._score(problem, state, free) - score) / (state.goal / self.n_steps)
+            share = (gain / _GOOD_GAIN).clamp(0, 1) * (2 - drift.abs() / _GOOD_DRIFT).clamp(0, 1)
+            length = length * torch.nan_to_num(share, 0.0)
+            return replace(state, free=leaves(_moved(state.free, -length, direction)))
 
     def _score(self, problem: Problem, state: GeneralState, free: Free) -> Tensor:
         """Return where models are on their way."""

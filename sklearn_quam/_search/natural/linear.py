@@ -134,10 +134,13 @@ class LinearSteps:
         network, start = problem.network, problem.network.free.start
         free = leaves({name: v.expand(len(index), *v.shape) for name, v in start.items()})
         query = tuple(part[index] for part in state.query)
-        prediction = predict_at_query(network, network.free.weights(free), query)
         targets: Any = problem.targets
-        score = targets.score(prediction, state.original[index], state.target[index])
-        gradients = torch.autograd.grad(score.sum(), list(free.values()), materialize_grads=True)
+        with torch.enable_grad():
+            prediction = predict_at_query(network, network.free.weights(free), query)
+            score = targets.score(prediction, state.original[index], state.target[index])
+            gradients = torch.autograd.grad(
+                score.sum(), list(free.values()), materialize_grads=True
+            )
         direction = self.preconditioner(dict(zip(free, gradients, strict=True)))
         at = state.at[index]
         return {
