@@ -16,7 +16,15 @@ def stored(name):
 
 def digits():
     rows = stored("digits")["results"]
-    methods = {"entropy": "entropy of the network", "ensemble": "ensemble of 5", "quam": "QUAM"}
+    methods = {
+        "entropy": "entropy of the network",
+        "ensemble": "ensemble of 5",
+        "laplace": "Laplace, all layers",
+        "penalty": "QUAM, penalty search",
+        "linear": "QUAM, linear search",
+        "quam": "QUAM",
+        "expected": 'QUAM, setting "expected"',
+    }
     pairs = list(dict.fromkeys(tuple(row["left_out"]) for row in rows))
     table = []
     for key, name in methods.items():
@@ -62,7 +70,13 @@ TABLES = {
             "sine",
             "simplex",
             "mnist",
+            "mnist_300",
             "mnist_tuning",
+            "tables",
+            "many_rows",
+            "large_head",
+            "large_head_tuning",
+            "peer_loop",
             "calibration",
             "mistakes",
             "uci",

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from ._search.sampling import SAMPLERS
+from ._search.profile import SAMPLERS
 from ._search.targets import Targets, class_targets, direction_targets
 from ._typing import Device, MemoryLimit, NoiseVariance, Parameters, RandomState
 from .base._adversarial import AdversarialSearch
@@ -226,7 +226,7 @@ class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
         measured. Arguments of a search are tuned as ``search__n_steps``.
     targets : {"all", "untargeted"}, default="all"
         Searches up and down for each output, or a single search that raises the divergence
-        itself, which finds less.
+        itself, which finds less and needs ``search="penalty"``.
     sampling : {"auto", "profile", "trajectory", "best", "gaussian"}, default="auto"
         Which models count. "profile", which "auto" means: for every shift of the mean the one that
         explains the data best. "trajectory": all that a search meets on its way. "best": the most

@@ -20,7 +20,7 @@ INSIDE = {
     "_curvature": ["layouts", "scores", "structures", "layers", "measure", "prior"]
     + ["preconditioner", "influence"],
     "_search": ["targets", "problem", "steps", "schedule", "penalty", "natural", "run", "sampling"]
-    + ["adversarial", "traces"],
+    + ["profile", "adversarial", "traces"],
     "_search/natural": ["path", "chains", "general", "linear", "arguments"],
     "_posterior": ["measures", "results", "estimate", "accumulate", "fitted", "workers"],
 }

@@ -15,8 +15,9 @@ from .._network.limits import Limits
 from .._network.predictions import Gaussian, Prediction
 from .._network.reference import ReferenceModel, TrainingSet, as_double
 from .problem import Problem
+from .profile import choose_sampler
 from .run import run_searches
-from .sampling import Accumulator, Sampler, choose_sampler
+from .sampling import Accumulator, Sampler
 from .steps import Steps
 from .targets import Targets
 

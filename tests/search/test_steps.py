@@ -9,8 +9,8 @@ from sklearn.base import BaseEstimator
 
 from sklearn_quam import QUAMClassifier, QUAMRegressor
 from sklearn_quam._posterior.accumulate import make_posterior
+from sklearn_quam._search.profile import SAMPLERS, choose_sampler
 from sklearn_quam._search.run import run_searches
-from sklearn_quam._search.sampling import SAMPLERS, choose_sampler
 from sklearn_quam._search.steps import Evaluation, State
 
 from ..networks import LABELS, TARGET, X_NEW, X, dense, train

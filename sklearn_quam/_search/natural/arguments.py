@@ -138,7 +138,7 @@ class LinearSearch(BaseEstimator):
 
     _parameter_constraints: ClassVar[dict] = {
         "goal": NaturalSearch._parameter_constraints["goal"],
-        "damping": NaturalSearch._parameter_constraints["damping"],
+        "damping": [Interval(Real, 0, None, closed="neither")],
     }
 
     def __init__(self, *, goal: float = 24.0, damping: float = 0.01) -> None:
