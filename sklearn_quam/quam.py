@@ -7,6 +7,8 @@ from typing import Any, ClassVar
 
 from sklearn.utils._param_validation import Interval, StrOptions
 
+from ._search.natural.arguments import NaturalSearch
+from ._search.penalty import PenaltySearch
 from ._search.profile import SAMPLERS
 from ._search.targets import Targets, class_targets, direction_targets
 from ._typing import Device, MemoryLimit, NoiseVariance, Parameters, RandomState
@@ -150,6 +152,7 @@ class QUAMClassifier(AdversarialSearch, BaseUncertaintyClassifier):
 
     _auto_temperature = 10.0
     _auto_slack = 10.0
+    _auto_search = NaturalSearch
     _auto_sampling = "trajectory"
 
     def __init__(
@@ -221,9 +224,10 @@ class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
         Entropies in nats, or variances in squared units of the target.
     search : str, NaturalSearch, LinearSearch or PenaltySearch, default="auto"
         How the searches move: "natural" means `NaturalSearch` with its defaults, "linear" the much
-        faster `LinearSearch`, "penalty" the paper's algorithm `PenaltySearch`. "auto" is natural
-        search, or penalty search with a warning where the curvature of the network cannot be
-        measured. Arguments of a search are tuned as ``search__n_steps``.
+        faster `LinearSearch`, "penalty" the paper's algorithm `PenaltySearch`. "auto" is penalty
+        search, whose bands are closest to those of HMC, and natural search where a single linear
+        layer is searched, which is exact there. Arguments of a search are tuned as
+        ``search__n_steps``.
     targets : {"all", "untargeted"}, default="all"
         Searches up and down for each output, or a single search that raises the divergence
         itself, which finds less and needs ``search="penalty"``.
@@ -331,6 +335,7 @@ class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
 
     _auto_temperature = 1.0
     _auto_slack = 10.0
+    _auto_search = PenaltySearch
     _auto_sampling = "profile"
 
     def __init__(

@@ -21,6 +21,7 @@ OF_THE_TASK = {
     "estimator": "names the estimators of the task",
     "link": "names the links of the task",
     "learning_rate": "regressors step along the squared error",
+    "search": "the automatic one differs",
     "targets": "classes, or directions",
     "sampling": "a profile is one of log-odds, or of means",
     "temperature": "the automatic one differs",

@@ -26,7 +26,7 @@ NOISE = 0.1
 N_ROWS = 40
 METHODS = {
     "HMC": {"n_chains": 4, "n_warmup": 150, "n_samples": 250, "n_leapfrog": 150},
-    "QUAM": {},
+    "QUAM": {"search": "natural"},
     "QUAM, linear search": {"search": "linear"},
     "QUAM, penalty search": {"search": "penalty", "parameters": "all"},
     "DeepEnsemble": {"n_estimators": 10},

@@ -33,8 +33,6 @@ METHODS = {
     "SWAG": {},
     "CyclicalSGHMC": {},
     "QUAM": {},
-    "QUAM, linear search": {"search": "linear"},
-    "QUAM, penalty search": {"search": "penalty", "parameters": "all"},
 }
 BATCH_SIZE, N_STEPS = 64, 2000
 

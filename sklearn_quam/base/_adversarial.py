@@ -11,10 +11,11 @@ from typing import Any, ClassVar
 import numpy as np
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 
+from .._network.free import FreeNetwork
 from .._network.limits import computing
 from .._posterior.results import SearchDiagnostics
 from .._search.adversarial import AdversarialModels, adversarial_models
-from .._search.natural.arguments import LinearSearch, NaturalSearch
+from .._search.natural.arguments import LinearSearch, NaturalSearch, is_linear
 from .._search.penalty import PenaltySearch
 from .._search.targets import Targets
 from .._search.traces import found_models, search_traces
@@ -36,6 +37,8 @@ class AdversarialSearch(WeightChanging):
     # In nats of the whole training data; the Bayesian posterior has a temperature of one.
     _auto_temperature: ClassVar[float]
     _auto_slack: ClassVar[float]
+    # What arguments of search="auto" are arguments of.
+    _auto_search: ClassVar[type]
     # What sampling="auto" means where a search does not measure every model.
     _auto_sampling: ClassVar[str]
     _rows_in_parallel = True
@@ -69,18 +72,17 @@ class AdversarialSearch(WeightChanging):
                 "the number of rows that the network was trained on, of which these are a sample."
             )
         self.n_training_rows_ = n_rows
-        search, self.search_reason_ = self._choose_search(search)
-        self.temperature_ = self._choose_temperature(search)
-        self.slack_ = self._auto_slack if self.slack is None else float(self.slack)
         # Refused now if it is not understood.
         limits = self._limits(fit)
-        exact = isinstance(search, NaturalSearch) and search._needs_double(
-            self._task == "regressor"
-        )
+        network = self._free_network(fit)
+        search, self.search_reason_ = self._choose_search(search, network)
+        self.temperature_ = self._choose_temperature(search)
+        self.slack_ = self._auto_slack if self.slack is None else float(self.slack)
+        exact = isinstance(search, NaturalSearch) and search._needs_double(self._is_regressor())
         if exact and fit.reference.device.type != "mps":
             training = fit.training.in_double()
             fit = replace(fit, reference=fit.reference.in_double(), training=training)
-        network = self._free_network(fit)
+            network = self._free_network(fit)
         self.cut_, self.execution_ = network.split.place, network.executor.name
         prepare = partial(
             adversarial_models,
@@ -112,12 +114,20 @@ class AdversarialSearch(WeightChanging):
         self.search_ = search
         return models
 
-    def _choose_search(self, search: Any) -> tuple[Any, str]:
+    def _is_regressor(self) -> bool:
+        return self._task == "regressor"
+
+    def _choose_search(self, search: Any, network: FreeNetwork) -> tuple[Any, str]:
         """Return the way to search, and why."""
         if self.search != "auto":
             return search, "chosen by the user"
         if self.targets == "untargeted":
             return PenaltySearch(), "targets='untargeted' has no goal to go to"
+        if self._is_regressor() and not is_linear(network):
+            return (
+                PenaltySearch(),
+                "bands of a network are closer to those of HMC than natural ones",
+            )
         return search, "the curvature of what is searched can be measured"
 
     def _choose_temperature(self, search: Any) -> float:
@@ -151,7 +161,7 @@ class AdversarialSearch(WeightChanging):
         nested = any(name.startswith("search__") for name in params)
         if nested and isinstance(search, str) and search in SEARCHES:
             # A word has no arguments; what it stands for has.
-            params["search"] = SEARCHES[search]()
+            params["search"] = self._auto_search() if search == "auto" else SEARCHES[search]()
         return super().set_params(**params)
 
     @computing()

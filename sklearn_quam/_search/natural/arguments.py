@@ -12,6 +12,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from ..._curvature.preconditioner import make_preconditioner
 from ..._network.executors import ChainExecutor
+from ..._network.free import FreeNetwork
 from ..._network.limits import Limits
 from ..._network.predictions import Categorical
 from ..problem import Problem
@@ -154,6 +155,12 @@ class LinearSearch(BaseEstimator):
         return LinearSteps(path, preconditioner, problem.n_training_rows)
 
 
+def is_linear(network: FreeNetwork) -> bool:
+    """Tell whether all that is searched is a single linear layer."""
+    executor = network.executor
+    return isinstance(executor, ChainExecutor) and len(executor.steps[1]) == 1
+
+
 def _chosen(search: NaturalSearch, name: str, task: int) -> Any:
     """Return an argument, or what "auto" means for it."""
     value = getattr(search, name)
@@ -186,8 +193,7 @@ def _natural_steps(
     ways: Any = {"n_steps": search.n_steps, "goal": search.goal, "n_rows": n_rows, "start": start}
     # Corrections need gradients of what training rows cost, which the chain does without.
     steps: ChainSteps | None = None
-    is_linear = isinstance(network.executor, ChainExecutor) and len(network.executor.steps[1]) == 1
-    if is_linear or not n_corrections:
+    if is_linear(network) or not n_corrections:
         steps = chain_steps(network, training, preconditioner, **ways)
     if steps is not None:
         return steps, preconditioner
