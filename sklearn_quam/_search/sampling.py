@@ -218,8 +218,9 @@ class BestSampler(Sampler):
         if self.steps.measures_all:
             found, number = candidates.evaluation, candidates.number
             prediction: Any = found.at_query
-            assert found.expected_increase is not None
-            increase = torch.maximum(found.loss_increase, found.expected_increase)
+            increase = found.loss_increase
+            if found.expected_increase is not None:
+                increase = torch.maximum(increase, found.expected_increase)
             fine = candidates.running
             free = candidates.free_of(number) if self.keeps_models else {}
         else:
