@@ -1,7 +1,7 @@
 """What all methods share; a new method subclasses the two classes of this module."""
 
 from ._classifier import BaseUncertaintyClassifier
-from ._estimator import BaseUncertaintyEstimator, FitData
+from ._estimator import BaseUncertaintyEstimator, FitData, NetworkEstimator
 from ._regressor import BaseUncertaintyRegressor
 
 __all__ = [
@@ -9,4 +9,5 @@ __all__ = [
     "BaseUncertaintyEstimator",
     "BaseUncertaintyRegressor",
     "FitData",
+    "NetworkEstimator",
 ]

@@ -71,58 +71,28 @@ class FitData:
     passed: dict[str, Any]
 
 
-class BaseUncertaintyEstimator(WrapsNetwork):
-    """Shared by classifiers and regressors; not to be used itself."""
+class NetworkEstimator(WrapsNetwork):
+    """Reads a network and its data; shared by methods and detectors, not to be used itself."""
 
     _task: ClassVar[str]
-    # Whether n_jobs spreads the rows that are to be predicted.
-    _rows_in_parallel: ClassVar[bool] = False
-    # What diagnostics the method has.
-    _diagnostics: ClassVar[type[Diagnostics]] = Diagnostics
     # Constructor arguments that say how to answer, so that they may be changed at any time. All
     # others say what is fitted.
-    _live_parameters: ClassVar[tuple[str, ...]] = (
-        "setting",
-        "measure",
-        "memory_limit",
-        "n_jobs",
-        "verbose",
-    )
+    _live_parameters: ClassVar[tuple[str, ...]] = ()
     _parameter_constraints: ClassVar[dict] = {
         "estimator": "no_validation",
-        "setting": [StrOptions({"given", "expected"})],
         "device": [str, torch.device, None],
         "random_state": ["random_state"],
-        "verbose": ["verbose"],
     }
 
     estimator: Any
     link: str | None
-    setting: str
     device: Device
     random_state: RandomState
-    verbose: int
 
     # -- fitting ---------------------------------------------------------------------------
 
-    def _fit_models(self, fit: FitData) -> Models:
-        """Return the plausible models: the one hook a method fills in.
-
-        Parameters
-        ----------
-        fit : FitData
-            The network and its training data.
-
-        Returns
-        -------
-        Models
-            A frozen object that can be pickled.
-        """
-        raise NotImplementedError
-
-    @gradients_allowed()
-    def _fit(self, X: Any, y: Any, sample_weight: Any, fit_params: dict, **more: Any) -> None:
-        """Validate, train if need be, and build the object that answers for rows."""
+    def _given(self, X: Any, y: Any, sample_weight: Any, fit_params: dict, **more: Any) -> FitData:
+        """Validate, train if need be, and return the network with its training data."""
         # What was fitted before must not answer for what fails now.
         self.__dict__.pop("_fitted", None)
         passed = {"X": X, **more}
@@ -159,11 +129,7 @@ class BaseUncertaintyEstimator(WrapsNetwork):
         self._note_reference_loss(training)
         passed |= {"X_checked": X, "y_checked": y, "fit_params": fit_params}
         passed["sample_weight"] = sample_weight
-        data = FitData(reference, training, seed, getattr(self, "_remembered", None), passed)
-        with computing():
-            models = self._fit_models(data)
-        self._fitted = FittedMethod(reference, models, self._diagnostics)
-        self._fitted_parameters = parameters_now(self)
+        return FitData(reference, training, seed, getattr(self, "_remembered", None), passed)
 
     def _wrapped(self) -> Any:
         """Return the estimator that the network is taken from."""
@@ -241,14 +207,73 @@ class BaseUncertaintyEstimator(WrapsNetwork):
         """Refuse to answer with other arguments than were fitted: they would have no effect."""
         changed = changed_parameters(self._fitted_parameters, parameters_now(self))
         if changed:
+            live = ", ".join(sorted(self._live_names()))
             raise ValueError(
                 f"{', '.join(changed)} of this {type(self).__name__} changed after fit, which has "
-                "no effect on what was fitted. Call fit again, or set the old value back. Only "
-                f"{', '.join(sorted(self._live_names()))} may be changed at any time."
+                "no effect on what was fitted. Call fit again, or set the old value back."
+                + (f" Only {live} may be changed at any time." if live else "")
             )
 
     def _live_names(self) -> set[str]:
         return set(self._live_parameters) & set(self.get_params(deep=False))
+
+    # -- scikit-learn ----------------------------------------------------------------------
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "_fitted")
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(super().__getstate__())
+        state.pop("_remembered", None)
+        return state
+
+
+class BaseUncertaintyEstimator(NetworkEstimator):
+    """Shared by classifiers and regressors; not to be used itself."""
+
+    # Whether n_jobs spreads the rows that are to be predicted.
+    _rows_in_parallel: ClassVar[bool] = False
+    # What diagnostics the method has.
+    _diagnostics: ClassVar[type[Diagnostics]] = Diagnostics
+    _live_parameters: ClassVar[tuple[str, ...]] = (
+        "setting",
+        "measure",
+        "memory_limit",
+        "n_jobs",
+        "verbose",
+    )
+    _parameter_constraints: ClassVar[dict] = {
+        **NetworkEstimator._parameter_constraints,
+        "setting": [StrOptions({"given", "expected"})],
+        "verbose": ["verbose"],
+    }
+
+    setting: str
+    verbose: int
+
+    def _fit_models(self, fit: FitData) -> Models:
+        """Return the plausible models: the one hook a method fills in.
+
+        Parameters
+        ----------
+        fit : FitData
+            The network and its training data.
+
+        Returns
+        -------
+        Models
+            A frozen object that can be pickled.
+        """
+        raise NotImplementedError
+
+    @gradients_allowed()
+    def _fit(self, X: Any, y: Any, sample_weight: Any, fit_params: dict, **more: Any) -> None:
+        """Read network and data, and build the object that answers for rows."""
+        data = self._given(X, y, sample_weight, fit_params, **more)
+        with computing():
+            models = self._fit_models(data)
+        self._fitted = FittedMethod(data.reference, models, self._diagnostics)
+        self._fitted_parameters = parameters_now(self)
 
     def _question(self, inputs: Tensor) -> Question:
         """Return what is asked about rows, by the arguments that may change at any time."""
@@ -353,13 +378,3 @@ class BaseUncertaintyEstimator(WrapsNetwork):
             Scores, in scikit-learn's convention for outlier detectors.
         """
         return -self._results(X).uncertainty.epistemic
-
-    # -- scikit-learn ----------------------------------------------------------------------
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "_fitted")
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = dict(super().__getstate__())
-        state.pop("_remembered", None)
-        return state
