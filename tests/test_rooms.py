@@ -11,7 +11,7 @@ ROOT = Path(sklearn_quam.__file__).parent
 # In the order in which data walks; a room imports from those before it only. What is not a room
 # of its own comes after all of them.
 ROOMS = ["_network", "_typing", "_curvature", "_search", "_posterior", "base", "baselines"]
-ROOMS += ["quam", "metrics", "model_selection", "display", "__init__"]
+ROOMS += ["quam", "metrics", "ood", "model_selection", "display", "__init__"]
 # Modules of a room in the order in which they build on each other. A package within a room has one
 # place in the order of the room, and an order of its own.
 INSIDE = {

@@ -1,0 +1,24 @@
+"""Detectors of unknown rows, on a network that is given.
+
+Each has the interface of scikit-learn's outlier detectors: ``fit``, ``score_samples`` (the higher,
+the more normal), ``decision_function`` and ``predict`` (-1 for outliers, 1 for others). The network
+is taken as it is, from skorch, torch or scikit-learn, also behind a ``Pipeline``.
+"""
+
+from .energy import EnergyDetector
+from .gradient_norm import GradientNormDetector
+from .mahalanobis import MahalanobisDetector
+from .max_logit import MaxLogitDetector
+from .nearest_neighbor import NearestNeighborDetector
+from .pnml import PNMLDetector
+from .vim import ViMDetector
+
+__all__ = [
+    "EnergyDetector",
+    "GradientNormDetector",
+    "MahalanobisDetector",
+    "MaxLogitDetector",
+    "NearestNeighborDetector",
+    "PNMLDetector",
+    "ViMDetector",
+]

@@ -1,0 +1,264 @@
+"""What all detectors share: fit, score_samples, decision_function, predict.
+
+A detector is a subclass that fills in one hook, `_learn`: return a frozen object that scores rows
+by what the network shows of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from sklearn.base import OutlierMixin, _fit_context
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from .._network.adapters import (
+    Network,
+    column_of_label,
+    is_pretrained,
+    is_torch,
+    split_pipeline,
+)
+from .._network.likelihood import CLASSIFIER_LINKS
+from .._network.limits import computing
+from .._network.reference import ReferenceModel, build_reference, from_tensor, transform
+from ..base import NetworkEstimator
+from ..base._classifier import _match_classes
+from ..base._parameters import parameters_now
+from ._reading import Reader, Seen, make_reader
+
+# A row with an input, feature or logit so many times as large as any of the training rows is
+# absurd: several scores grow with the logits, and would call it the most normal one of all.
+_ABSURD = 100.0
+_PROBE_ROWS = 4
+CONTAMINATION = [Interval(Real, 0, 0.5, closed="right")]
+
+Score = Callable[[Seen], np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class FittedDetector:
+    """What scores rows.
+
+    Parameters
+    ----------
+    reader : Reader
+        Runs rows through the network.
+    score : callable
+        Returns how normal each row is, by what was seen of it.
+    bounds : ndarray of shape (3,)
+        Magnitudes of inputs, features and logits beyond which a row is absurd.
+    """
+
+    reader: Reader
+    score: Score
+    bounds: np.ndarray
+
+    def __call__(self, inputs: Tensor) -> np.ndarray:
+        """Return a score for each row, minus infinity for absurd ones."""
+        seen = self.reader(inputs)
+        sane: np.ndarray = np.all(seen.largest <= self.bounds, axis=1)
+        scores = np.full(len(inputs), -np.inf)
+        if sane.any():
+            some = Seen(*(part[sane] for part in (seen.logits, seen.features, seen.largest)))
+            found = self.score(some)
+            scores[sane] = np.where(np.isnan(found), -np.inf, found)
+        return scores
+
+
+class BaseDetector(OutlierMixin, NetworkEstimator):
+    """Base of all detectors of the package."""
+
+    _task = "classifier"
+    _parameter_constraints: ClassVar[dict] = {
+        **NetworkEstimator._parameter_constraints,
+        "link": [StrOptions(set(CLASSIFIER_LINKS)), None],
+        "contamination": CONTAMINATION,
+    }
+
+    contamination: float
+
+    def _learn(self, seen: Seen, target: np.ndarray, reader: Reader) -> Score:
+        """Return what scores rows: the one hook a detector fills in.
+
+        Parameters
+        ----------
+        seen : Seen
+            What the network shows of the training rows.
+        target : ndarray of shape (n_rows,)
+            Their classes, as columns of the logits.
+        reader : Reader
+            The network.
+
+        Returns
+        -------
+        callable
+            A frozen object that can be pickled; takes what was seen of rows and returns their
+            scores. Where it has ``of_training_rows``, that scores the training rows themselves.
+        """
+        raise NotImplementedError
+
+    @_fit_context(prefer_skip_nested_validation=False)
+    def fit(self, X: Any, y: Any = None, *, X_val: Any = None, **fit_params: Any) -> Any:
+        """Learn what the network shows of known rows; train the network if it is not fitted.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, ...)
+            Training data: of the given network, or to train it on.
+        y : array-like of shape (n_samples,), default=None
+            Labels of any kind. None takes what a given network predicts for X.
+        X_val : array-like of shape (n_val, ...), default=None
+            Known rows that the network was not trained on, to set the threshold of `predict`
+            by. None takes X, which the network knows better than new rows: more than a share of
+            ``contamination`` of these is then flagged.
+        **fit_params : dict
+            Further arguments for the ``fit`` of the wrapped estimator, if that is trained.
+
+        Returns
+        -------
+        self : object
+            The fitted detector.
+        """
+        if y is None:
+            y = self._labels_of_network(X)
+        data = self._given(X, y, None, fit_params)
+        inputs, target = data.training.inputs, data.training.target.cpu().numpy()
+        with computing():
+            layer = getattr(self, "layer", "penultimate")
+            reader = make_reader(data.reference, layer, inputs[:_PROBE_ROWS])
+            seen = reader(inputs)
+            score = self._learn(seen, target, reader)
+            largest = seen.largest.max(axis=0)
+            bounds = _ABSURD * np.where(largest > 0, largest, np.inf)
+            self._fitted = FittedDetector(reader, score, bounds)
+            self._fitted_parameters = parameters_now(self)
+            if X_val is None:
+                known = getattr(score, "of_training_rows", score)(seen)
+            else:
+                known = self._fitted(self._check_rows(X_val, data.reference))
+        self.offset_ = threshold(known, self.contamination)
+        return self
+
+    def _labels_of_network(self, X: Any) -> np.ndarray:
+        """Return what a given network predicts for training rows that have no labels."""
+        estimator = self._wrapped()
+        if not is_pretrained(estimator):
+            raise ValueError(
+                f"{type(self).__name__} requires y to be passed, but the target y is None: without "
+                "labels the network cannot be trained. Pass them, or a network that is fitted."
+            )
+        X = from_tensor(X)
+        transformers, final = split_pipeline(estimator)
+        if transformers is None:
+            X = validate_data(self, X, allow_nd=is_torch(final))
+        rows = transform(transformers, X)
+        reference, network, n_outputs = build_reference(
+            estimator, rows, task=self._task, link=self.link, device=self.device
+        )
+        columns = reference.predict(reference.inputs(rows)).to_array().argmax(axis=1)
+        known = network.classes
+        named = known is not None and len(known) == n_outputs
+        return np.asarray(known)[columns] if named else columns
+
+    def _encode_target(
+        self,
+        y: np.ndarray,
+        network: Network,
+        n_outputs: int,
+        reference: ReferenceModel,  # noqa: ARG002
+    ) -> Tensor:
+        self.classes_ = _match_classes(y, network, n_outputs)
+        return torch.tensor(column_of_label(self.classes_, y))
+
+    @computing()
+    def score_samples(self, X: Any) -> np.ndarray:
+        """Return how normal each row is: the higher, the more normal.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, ...)
+            Rows like those of the training data.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            Scores. Rows with values a hundred times as large as those of all training rows, in
+            the input or within the network, have minus infinity.
+        """
+        check_is_fitted(self)
+        self._refuse_changed_parameters()
+        return self._fitted(self._check_rows(X, self._fitted.reader.reference))
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Return by how much each row is more normal than the threshold.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, ...)
+            Rows like those of the training data.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            ``score_samples(X) - offset_``; negative for outliers.
+        """
+        return self.score_samples(X) - self.offset_
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Tell outliers from normal rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, ...)
+            Rows like those of the training data.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            -1 for outliers, 1 for others.
+        """
+        return np.where(self.decision_function(X) < 0, -1, 1)
+
+    def fit_predict(self, X: Any, y: Any = None, **fit_params: Any) -> np.ndarray:
+        """Fit, and tell outliers among the training rows from the others.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, ...)
+            Training data.
+        y : array-like of shape (n_samples,), default=None
+            Labels.
+        **fit_params : dict
+            Arguments of `fit`.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            -1 for outliers, 1 for others.
+        """
+        return self.fit(X, y, **fit_params).predict(X)
+
+    def _network_prediction(self, X: Any) -> np.ndarray:
+        """Return the probabilities that the network predicts."""
+        check_is_fitted(self)
+        reference = self._fitted.reader.reference
+        return reference.predict(self._check_rows(X, reference)).to_array()
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = not is_pretrained(self.estimator)
+        return tags
+
+
+def threshold(known: np.ndarray, contamination: float) -> float:
+    """Return the score below which a share of known rows lies."""
+    finite = known[np.isfinite(known)]
+    floor = finite.min() if len(finite) else 0.0
+    return float(np.quantile(np.where(np.isfinite(known), known, floor - 1), contamination))

@@ -1,0 +1,48 @@
+"""Lengths of vectors in units of a covariance that may be singular."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True, eq=False)
+class Precision:
+    """The inverse of a symmetric matrix, as a root.
+
+    Parameters
+    ----------
+    root : ndarray of shape (n_features, n_features)
+        R with R R' the inverse.
+    """
+
+    root: np.ndarray
+
+    def squared_length(self, vectors: np.ndarray) -> np.ndarray:
+        """Return v' R R' v of each row v."""
+        return ((vectors @ self.root) ** 2).sum(axis=1)
+
+
+def precision_of(matrix: np.ndarray, added: float = 0.0) -> Precision:
+    """Return the inverse of a symmetric matrix with no negative eigenvalues.
+
+    Directions in which it has no extent get a tiny one: what differs there is far away, where a
+    pseudo-inverse would not see it at all.
+
+    Parameters
+    ----------
+    matrix : ndarray of shape (n_features, n_features)
+        The matrix.
+    added : float, default=0.0
+        What is added to its diagonal.
+
+    Returns
+    -------
+    Precision
+        The inverse.
+    """
+    values, vectors = np.linalg.eigh(matrix)
+    values = np.maximum(values, 0.0) + added
+    smallest = np.finfo(float).eps * len(values) * values.max()
+    return Precision(vectors / np.sqrt(np.maximum(values, smallest or 1.0)))

@@ -1,0 +1,226 @@
+"""What a network shows about rows: its logits, and what goes in and out of its layers."""
+
+from __future__ import annotations
+
+import difflib
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .._network.likelihood import InvalidOutputError, as_columns
+from .._network.limits import batches
+from .._network.parameters import execution_order, last_layers
+from .._network.reference import ReferenceModel
+
+PENULTIMATE, INPUT = "penultimate", "input"
+# Layers whose output has channels on the second axis and places behind.
+_WITH_PLACES_LAST = ("Conv", "Pool", "BatchNorm", "InstanceNorm", "GroupNorm")
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """What was seen of some rows, in double precision.
+
+    Parameters
+    ----------
+    logits : ndarray of shape (n_rows, n_classes)
+        Scores of the classes; of two classes with one logit, minus and plus half of it.
+    features : ndarray of shape (n_rows, n_features)
+        What the chosen layers show.
+    largest : ndarray of shape (n_rows, 3)
+        The largest magnitude in the input, the features and the logits of each row; infinite
+        where something is not finite.
+    """
+
+    logits: np.ndarray
+    features: np.ndarray
+    largest: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Head:
+    """The linear layer that turns features into logits.
+
+    Parameters
+    ----------
+    weight : ndarray of shape (n_logits, n_features)
+        Its weight.
+    bias : ndarray of shape (n_logits,)
+        Its bias, zeros if it has none.
+    """
+
+    weight: np.ndarray
+    bias: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Reader:
+    """Runs rows through the network and notes what it is asked for.
+
+    Parameters
+    ----------
+    reference : ReferenceModel
+        The given network.
+    last : str
+        The last layer that has parameters.
+    layers : tuple of str
+        "penultimate", which is what the last layer takes; "input"; or names of submodules,
+        whose output is meant.
+    logits_of_last : bool
+        Whether the logits are what the last layer returns, and not the network.
+    """
+
+    reference: ReferenceModel
+    last: str
+    layers: tuple[str, ...]
+    logits_of_last: bool = False
+
+    def __call__(self, inputs: Tensor) -> Seen:
+        parts = [self._read(inputs[rows]) for rows in batches(inputs)]
+        return Seen(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+
+    def _read(self, inputs: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        n_rows = len(inputs)
+        # A single row is run twice: modules that squeeze their values would lose its axis.
+        rows = inputs.repeat_interleave(2, dim=0) if n_rows == 1 else inputs
+        module = self.reference.module
+        noted, output = _run(module, rows, {self.last, *self.layers} - {PENULTIMATE, INPUT})
+        scores = as_columns(noted[self.last][1] if self.logits_of_last else output)
+        if scores.shape[1] == 1:
+            scores = torch.cat([-scores, scores], dim=1) / 2
+        vectors = [self._vectors(name, rows, noted) for name in self.layers]
+        logits = scores[:n_rows].cpu().double().numpy()
+        features = torch.cat([part[:n_rows].cpu().double() for part in vectors], dim=1).numpy()
+        magnitudes = [_largest(part.reshape(n_rows, -1)) for part in (features, logits)]
+        own = _largest(inputs.reshape(n_rows, -1).cpu().double().numpy())
+        return logits, features, np.column_stack([own, *magnitudes])
+
+    def _vectors(self, name: str, rows: Tensor, noted: dict[str, tuple[Any, Any]]) -> Tensor:
+        """Return one vector for each row: places and tokens are averaged."""
+        if name == INPUT:
+            return rows.reshape(len(rows), -1)
+        if name == PENULTIMATE:
+            values, layer = noted[self.last][0], self.reference.module.get_submodule(self.last)
+        else:
+            values, layer = noted[name][1], self.reference.module.get_submodule(name)
+        if isinstance(values, (tuple, list)):
+            values = values[0]
+        if not isinstance(values, Tensor) or values.ndim < 1 or len(values) != len(rows):
+            raise ValueError(
+                f"layer={name!r} has no values with a row for each sample. Choose another layer."
+            )
+        if values.ndim == 1:
+            return values[:, None]
+        places_last = values.ndim > 3 or any(
+            text in type(layer).__name__ for text in _WITH_PLACES_LAST
+        )
+        if values.ndim > 2:
+            values = values.flatten(2).mean(2) if places_last else values.flatten(1, -2).mean(1)
+        return values
+
+    def head(self) -> Head:
+        """Return the last layer, if it is linear and nothing but a softmax comes behind it."""
+        layer = self.reference.module.get_submodule(self.last)
+        if type(layer) is not nn.Linear:
+            raise ValueError(
+                f"The network's last layer is a {type(layer).__name__}; this detector needs a "
+                "linear one. EnergyDetector and MahalanobisDetector take any network."
+            )
+        weight = layer.weight.detach().cpu().double().numpy()
+        bias = np.zeros(len(weight)) if layer.bias is None else layer.bias.detach().cpu().numpy()
+        if len(weight) == 1:
+            weight, bias = np.vstack([-weight, weight]) / 2, np.hstack([-bias, bias]) / 2
+        return Head(weight, bias.astype(float))
+
+
+def make_reader(
+    reference: ReferenceModel, layer: str | list[str] | tuple[str, ...], probe: Tensor
+) -> Reader:
+    """Return what reads the chosen layers and the logits.
+
+    Parameters
+    ----------
+    reference : ReferenceModel
+        The given network.
+    layer : str or list of str
+        What the user chose.
+    probe : Tensor of shape (n_rows, ...)
+        Some training rows.
+
+    Returns
+    -------
+    Reader
+        To be called with rows.
+    """
+    module = reference.module
+    names = (layer,) if isinstance(layer, str) else tuple(layer)
+    known = [name for name, _ in module.named_modules() if name]
+    for name in names:
+        if name not in (PENULTIMATE, INPUT, *known):
+            near = difflib.get_close_matches(str(name), known, n=3, cutoff=0.3) or known[:3]
+            raise ValueError(
+                f"layer={name!r} is no layer of the network; the nearest are {near}. Besides "
+                "names, layer= takes 'penultimate', 'input', and lists of these."
+            )
+    rows = probe.repeat_interleave(2, dim=0) if len(probe) == 1 else probe
+    with torch.no_grad():
+        order = execution_order(module, lambda: module(rows))
+    for name in names:
+        if name in known and name not in order:
+            raise ValueError(f"layer={name!r} does not run when the network predicts.")
+    last = last_layers(module, 1, order)[0]
+    if reference.likelihood.link in ("logits", "binary_logit"):
+        return Reader(reference, last, names)
+    _check_logits_of_last(reference, last, rows)
+    return Reader(reference, last, names, logits_of_last=True)
+
+
+def _check_logits_of_last(reference: ReferenceModel, last: str, rows: Tensor) -> None:
+    """Refuse probabilities that are not the softmax or sigmoid of the last layer."""
+    noted, output = _run(reference.module, rows, {last})
+    expected = reference.likelihood.prediction(output).expected()
+    found = as_columns(noted[last][1])
+    if found.shape[1] == 1:
+        found = torch.cat([-found, found], dim=1) / 2
+    proba = torch.softmax(found, dim=-1)
+    if proba.shape != expected.shape or not torch.allclose(proba, expected, rtol=1e-3, atol=1e-5):
+        raise InvalidOutputError(
+            "The network returns probabilities that are not the softmax of its last layer, so "
+            "that its logits are not known. Pass a network that returns logits."
+        )
+
+
+def _run(
+    module: nn.Module, rows: Tensor, names: set[str]
+) -> tuple[dict[str, tuple[Any, Any]], Any]:
+    """Return what some layers take and return, and what the network returns."""
+    noted: dict[str, tuple[Any, Any]] = {}
+    # Other threads may run the same module: what they do is not noted here.
+    thread = threading.get_ident()
+
+    def note(name: str) -> Callable[..., None]:
+        def hook(_: nn.Module, args: tuple, output: Any) -> None:
+            if threading.get_ident() == thread:
+                noted[name] = (args[0] if args else None, output)
+
+        return hook
+
+    handles = [module.get_submodule(name).register_forward_hook(note(name)) for name in names]
+    try:
+        with torch.no_grad():
+            output = module(rows)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return noted, output
+
+
+def _largest(values: np.ndarray) -> np.ndarray:
+    """Return the largest magnitude of each row, infinity where one is not finite."""
+    found = np.abs(values).max(axis=1, initial=0.0)
+    return np.where(np.isfinite(found), found, np.inf)

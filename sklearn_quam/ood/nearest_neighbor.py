@@ -1,0 +1,128 @@
+"""Distance from the nearest training rows."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.neighbors import NearestNeighbors
+from sklearn.utils._param_validation import Interval
+
+from .._typing import Device, RandomState
+from ._detector import BaseDetector, Score
+from ._reading import Reader, Seen
+
+
+@dataclass(frozen=True, eq=False)
+class _NeighborDistance:
+    neighbors: NearestNeighbors
+
+    def __call__(self, seen: Seen) -> np.ndarray:
+        return -self.neighbors.kneighbors(seen.features)[0][:, -1]
+
+    def of_training_rows(self, _: Seen) -> np.ndarray:
+        # Without rows, none of them is its own neighbour.
+        return -self.neighbors.kneighbors()[0][:, -1]
+
+
+class NearestNeighborDetector(BaseDetector):
+    """Score rows by minus the distance from the k-th nearest training row.
+
+    Distances are between features of the network. The cosine distance, as published, compares their
+    directions and not their lengths.
+
+    Parameters
+    ----------
+    estimator : estimator or torch.nn.Module, default=None
+        The network: a fitted one is taken as it is, an unfitted one is trained by `fit`. None
+        trains a small default network.
+    layer : str or list of str, default="penultimate"
+        Where the features are taken: "penultimate" is what the last layer takes, "input" what
+        the network takes, and a name of a submodule means what that returns, averaged over
+        places or tokens. Features of several layers are put side by side.
+    n_neighbors : int, default=5
+        Which neighbour; all of them are kept, so that memory and time grow with the training rows.
+    metric : str or callable, default="cosine"
+        Any metric of `sklearn.neighbors.NearestNeighbors`.
+    n_jobs : int, default=None
+        Threads or processes of the search for neighbours.
+    contamination : float, default=0.05
+        Share of known rows that `predict` flags.
+    link : str, default=None
+        What the network returns, as for `QUAMClassifier`.
+    device : str or torch.device, default=None
+        Where to run; None stays where the network is.
+    random_state : int, RandomState instance or None, default=None
+        Seeds the training, if the network is trained.
+
+    Attributes
+    ----------
+    offset_ : float
+        Score below which a row is an outlier.
+    classes_ : ndarray of shape (n_classes,)
+        The labels.
+    estimator_ : estimator or torch.nn.Module
+        The network that was used.
+
+    References
+    ----------
+    Sun, Ming, Zhu and Li, "Out-of-Distribution Detection with Deep Nearest Neighbors", ICML 2022.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.neural_network import MLPClassifier
+    >>> from sklearn_quam.ood import NearestNeighborDetector
+    >>> X, y = load_iris(return_X_y=True)
+    >>> net = MLPClassifier(solver="lbfgs", alpha=1.0, random_state=0).fit(X, y)
+    >>> detector = NearestNeighborDetector(net).fit(X, y)
+    >>> detector.predict([X[0], 1e4 * X[0]])
+    array([ 1, -1])
+    """
+
+    _parameter_constraints: ClassVar[dict] = {
+        **BaseDetector._parameter_constraints,
+        "layer": [str, list, tuple],
+        "n_neighbors": [Interval(Integral, 1, None, closed="left")],
+        "metric": [str, callable],
+        "n_jobs": [Integral, None],
+    }
+
+    def __init__(
+        self,
+        estimator: Any = None,
+        *,
+        layer: str | list[str] = "penultimate",
+        n_neighbors: int = 5,
+        metric: Any = "cosine",
+        n_jobs: int | None = None,
+        contamination: float = 0.05,
+        link: str | None = None,
+        device: Device = None,
+        random_state: RandomState = None,
+    ) -> None:
+        self.estimator = estimator
+        self.layer = layer
+        self.n_neighbors = n_neighbors
+        self.metric = metric
+        self.n_jobs = n_jobs
+        self.contamination = contamination
+        self.link = link
+        self.device = device
+        self.random_state = random_state
+
+    def _learn(self, seen: Seen, target: np.ndarray, reader: Reader) -> Score:  # noqa: ARG002
+        n_others = max(1, len(seen.features) - 1)
+        if self.n_neighbors > n_others:
+            warnings.warn(
+                f"n_neighbors={self.n_neighbors} is more than there are other training rows, "
+                f"{n_others}: the farthest of them is taken.",
+                stacklevel=4,
+            )
+        neighbors = NearestNeighbors(
+            n_neighbors=min(self.n_neighbors, n_others), metric=self.metric, n_jobs=self.n_jobs
+        )
+        return _NeighborDistance(neighbors.fit(seen.features))

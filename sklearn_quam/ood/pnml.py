@@ -1,0 +1,114 @@
+"""The regret of the last layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from scipy.special import log_softmax
+
+from .._typing import Device, RandomState
+from ._detector import BaseDetector, Score
+from ._geometry import Precision, precision_of
+from ._reading import Reader, Seen
+
+
+@dataclass(frozen=True, eq=False)
+class _Regret:
+    precision: Precision
+    normalize: bool
+
+    def __call__(self, seen: Seen) -> np.ndarray:
+        leverage = self.precision.squared_length(_directions(seen.features, self.normalize))
+        log_proba = log_softmax(seen.logits, axis=1)
+        # p / (p + p^a (1 - p)) with a = leverage / (1 + leverage), without dividing by zero.
+        with np.errstate(over="ignore"):
+            ratio = np.exp(-log_proba / (1 + leverage)[:, None]) * -np.expm1(log_proba)
+        return -np.log((1 / (1 + ratio)).sum(axis=1))
+
+
+def _directions(features: np.ndarray, normalize: bool) -> np.ndarray:
+    """Return what the last layer multiplies: features and a constant, or features of length one."""
+    if not normalize:
+        return np.column_stack([features, np.ones(len(features))])
+    length = np.linalg.norm(features, axis=1, keepdims=True)
+    return features / np.where(length > 0, length, 1)
+
+
+class PNMLDetector(BaseDetector):
+    """Score rows by minus the regret of predictive normalised maximum likelihood.
+
+    For each class, the last layer is trained to convergence on the training data and the row with
+    that label; the regret says how far these best cases together exceed a probability of one. It
+    has a closed form: it is large where the features lie in a direction that the training data
+    leave open, and zero where they determine the layer. QUAM asks a like question of all layers.
+
+    Parameters
+    ----------
+    estimator : estimator or torch.nn.Module, default=None
+        The network: a fitted one is taken as it is, an unfitted one is trained by `fit`. None
+        trains a small default network.
+    normalize : bool, default=False
+        Whether features have length one, as published; else a constant for the bias goes along.
+    contamination : float, default=0.05
+        Share of known rows that `predict` flags.
+    link : str, default=None
+        What the network returns, as for `QUAMClassifier`.
+    device : str or torch.device, default=None
+        Where to run; None stays where the network is.
+    random_state : int, RandomState instance or None, default=None
+        Seeds the training, if the network is trained.
+
+    Attributes
+    ----------
+    offset_ : float
+        Score below which a row is an outlier.
+    classes_ : ndarray of shape (n_classes,)
+        The labels.
+    estimator_ : estimator or torch.nn.Module
+        The network that was used.
+
+    References
+    ----------
+    Bibas, Feder and Hassner, "Single Layer Predictive Normalized Maximum Likelihood for
+    Out-of-Distribution Detection", NeurIPS 2021.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.neural_network import MLPClassifier
+    >>> from sklearn_quam.ood import PNMLDetector
+    >>> X, y = load_iris(return_X_y=True)
+    >>> net = MLPClassifier(solver="lbfgs", alpha=1.0, random_state=0).fit(X, y)
+    >>> detector = PNMLDetector(net).fit(X, y)
+    >>> detector.predict([X[0], 1e4 * X[0]])
+    array([ 1, -1])
+    """
+
+    _parameter_constraints: ClassVar[dict] = {
+        **BaseDetector._parameter_constraints,
+        "normalize": ["boolean"],
+    }
+
+    def __init__(
+        self,
+        estimator: Any = None,
+        *,
+        normalize: bool = False,
+        contamination: float = 0.05,
+        link: str | None = None,
+        device: Device = None,
+        random_state: RandomState = None,
+    ) -> None:
+        self.estimator = estimator
+        self.normalize = normalize
+        self.contamination = contamination
+        self.link = link
+        self.device = device
+        self.random_state = random_state
+
+    def _learn(self, seen: Seen, target: np.ndarray, reader: Reader) -> Score:  # noqa: ARG002
+        reader.head()
+        directions = _directions(seen.features, self.normalize)
+        return _Regret(precision_of(directions.T @ directions), self.normalize)

@@ -1,0 +1,298 @@
+"""Scores against closed forms and independent slow versions."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+from scipy.spatial.distance import cosine
+from sklearn.covariance import EmpiricalCovariance, LedoitWolf
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.neural_network import MLPClassifier
+from torch import nn
+from torch.nn.functional import log_softmax
+
+from sklearn_quam import ood
+from sklearn_quam.ood._reading import make_reader
+
+from ..networks import IMAGES, LABELS, SEQUENCES, TOKENS, Attention, Recurrent, Tokens, fitted
+from .common import make_data, make_module
+
+X, Y = make_data(n_samples=80)
+X_NEW = make_data(n_samples=12, seed=1)[0] * 1.5
+
+
+def parts(rows):
+    """Return logits and features of the common module, in double precision."""
+    module = make_module()
+    with torch.no_grad():
+        features = module[:2](torch.tensor(rows))
+        return module[2](features).double(), features.double()
+
+
+def test_energy_and_largest_logit():
+    logits, _ = parts(X_NEW)
+    for temperature in (0.5, 1.0, 3.0):
+        detector = ood.EnergyDetector(make_module(), temperature=temperature).fit(X, Y)
+        expected = temperature * torch.logsumexp(logits / temperature, dim=1)
+        np.testing.assert_allclose(detector.score_samples(X_NEW), expected, rtol=1e-5)
+    found = ood.MaxLogitDetector(make_module()).fit(X, Y).score_samples(X_NEW)
+    np.testing.assert_allclose(found, logits.max(dim=1).values, rtol=1e-5)
+
+
+def test_two_classes_with_one_logit_are_symmetric():
+    labels = (Y > 0).astype(int)
+    net = fitted(MLPClassifier((8,), solver="lbfgs", max_iter=30, random_state=0), X, labels)
+    turned = fitted(MLPClassifier((8,), solver="lbfgs", max_iter=30, random_state=0), X, labels)
+    turned.coefs_[-1], turned.intercepts_[-1] = -turned.coefs_[-1], -turned.intercepts_[-1]
+    for kind in (ood.EnergyDetector, ood.MaxLogitDetector, ood.ViMDetector, ood.PNMLDetector):
+        scores = [kind(each).fit(X, labels).score_samples(X_NEW) for each in (net, turned)]
+        np.testing.assert_allclose(*scores, rtol=1e-6)
+    logit = np.log(net.predict_proba(X_NEW)[:, 1] / net.predict_proba(X_NEW)[:, 0])
+    found = ood.MaxLogitDetector(net).fit(X, labels).score_samples(X_NEW)
+    np.testing.assert_allclose(found, np.abs(logit) / 2, rtol=1e-4)
+
+
+def test_gradient_norm_is_that_of_autograd():
+    module = make_module()
+    expected = []
+    for row in torch.tensor(X_NEW):
+        loss = -log_softmax(module(row[None]) / 2.0, dim=1).mean()
+        (gradient,) = torch.autograd.grad(loss, module[2].weight)
+        expected.append(float(gradient.abs().sum()))
+    detector = ood.GradientNormDetector(make_module(), temperature=2.0).fit(X, Y)
+    np.testing.assert_allclose(detector.score_samples(X_NEW), expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("relative", [False, True])
+@pytest.mark.parametrize("shrinkage", [0.0, 0.3])
+def test_mahalanobis_one_row_at_a_time(relative, shrinkage):
+    _, train = parts(X)
+    train, (_, new) = train.numpy(), parts(X_NEW)
+    means = [train[column == Y].mean(axis=0) for column in range(3)]
+    residuals = train - np.stack(means)[Y]
+    within = residuals.T @ residuals / len(train)
+    target = shrinkage * np.trace(within) / len(within) * np.eye(len(within))
+    overall = np.cov(train.T, bias=True)
+    inverse = np.linalg.inv((1 - shrinkage) * within + target)
+    inverse_overall = np.linalg.inv((1 - shrinkage) * overall + target)
+    expected = []
+    for row in new.numpy():
+        away = row - train.mean(axis=0)
+        background = away @ inverse_overall @ away if relative else 0.0
+        distances = [(row - mean) @ inverse @ (row - mean) for mean in means]
+        expected.append(background - min(distances))
+    detector = ood.MahalanobisDetector(make_module(), relative=relative, shrinkage=shrinkage)
+    np.testing.assert_allclose(detector.fit(X, Y).score_samples(X_NEW), expected, rtol=1e-4)
+
+
+def test_mahalanobis_of_scikit_learn():
+    """Inputs as features: the covariance of LDA, distances of EmpiricalCovariance, Ledoit-Wolf."""
+    arguments = {"layer": "input", "shrinkage": 0.0}
+    detector = ood.MahalanobisDetector(make_module(), **arguments).fit(X, Y)
+    lda = LinearDiscriminantAnalysis(solver="lsqr", store_covariance=True).fit(X, Y)
+    model = EmpiricalCovariance(assume_centered=True)
+    residuals = X - np.stack([X[column == Y].mean(axis=0) for column in range(3)])[Y]
+    model.fit(residuals)
+    np.testing.assert_allclose(model.covariance_, lda.covariance_, rtol=1e-4)
+    distances = [model.mahalanobis(X_NEW - mean) for mean in lda.means_]
+    np.testing.assert_allclose(detector.score_samples(X_NEW), -np.min(distances, 0), rtol=1e-4)
+    detector = ood.MahalanobisDetector(make_module(), layer="input").fit(X, Y)
+    model = LedoitWolf(assume_centered=True).fit(residuals.astype(float))
+    distances = [model.mahalanobis(X_NEW - mean) for mean in lda.means_]
+    np.testing.assert_allclose(detector.score_samples(X_NEW), -np.min(distances, 0), rtol=1e-4)
+
+
+def test_dead_features_count_when_they_awake():
+    rows = X.copy()
+    rows[:, 3] = 0
+    for relative in (False, True):
+        detector = ood.MahalanobisDetector(
+            make_module(), layer="input", shrinkage=0.0, relative=relative
+        ).fit(rows, Y)
+        awake = rows[:5].copy()
+        awake[:, 3] = 0.1
+        if not relative:
+            assert (detector.score_samples(awake) < 1e3 * detector.score_samples(rows).min()).all()
+        assert (detector.score_samples(awake) <= detector.score_samples(rows[:5])).all()
+
+
+def test_relative_distance_falls_far_away():
+    """The quadratic part is never positive: what is gained near the data is lost farther out."""
+    for shrinkage in ("auto", 0.0, 0.5):
+        detector = ood.MahalanobisDetector(
+            make_module(), layer="input", relative=True, shrinkage=shrinkage
+        ).fit(X, Y)
+        score = detector._fitted.score
+        difference = score.overall.root @ score.overall.root.T
+        difference -= score.within.root @ score.within.root.T
+        assert np.linalg.eigvalsh(difference).max() < 1e-8
+
+
+@pytest.mark.parametrize("n_neighbors", [1, 4])
+def test_neighbours_one_pair_at_a_time(n_neighbors):
+    _, train = parts(X)
+    _, new = parts(X_NEW)
+    detector = ood.NearestNeighborDetector(make_module(), n_neighbors=n_neighbors)
+    found = detector.set_params(contamination=0.5).fit(X, Y).score_samples(X_NEW)
+    expected = [-sorted(cosine(a, b) for b in train)[n_neighbors - 1] for a in new]
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-8)
+    of_others = [
+        -sorted(cosine(a, b) for j, b in enumerate(train) if i != j)[n_neighbors - 1]
+        for i, a in enumerate(train)
+    ]
+    assert detector.offset_ == pytest.approx(np.median(of_others), rel=1e-4, abs=1e-8)
+
+
+def test_more_neighbours_than_rows_warn():
+    detector = ood.NearestNeighborDetector(make_module(), n_neighbors=100)
+    with pytest.warns(UserWarning, match="n_neighbors=100"):
+        detector.fit(X, Y)
+
+
+def test_vim_step_by_step():
+    logits, train = parts(X)
+    logits_new, new = parts(X_NEW)
+    module = make_module().double()
+    origin = -torch.linalg.pinv(module[2].weight) @ module[2].bias
+    _, _, directions = torch.linalg.svd(train - origin)
+    principal = directions[:3]
+
+    def residual(features):
+        centred = features - origin
+        return (centred - centred @ principal.T @ principal).norm(dim=1)
+
+    alpha = logits.max(dim=1).values.mean() / residual(train).mean()
+    expected = torch.logsumexp(logits_new, dim=1) - alpha * residual(new)
+    found = ood.ViMDetector(make_module(), n_components=3).fit(X, Y).score_samples(X_NEW)
+    np.testing.assert_allclose(found, expected.detach(), rtol=1e-3, atol=1e-4)
+    with pytest.raises(ValueError, match="leaves nothing outside"):
+        ood.ViMDetector(make_module(), n_components=8).fit(X, Y)
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_pnml_is_the_published_formula(normalize):
+    _, train = parts(X)
+    logits, new = parts(X_NEW)
+    train, new = train.numpy(), new.numpy()
+    if normalize:
+        train = train / np.linalg.norm(train, axis=1, keepdims=True)
+        new = new / np.linalg.norm(new, axis=1, keepdims=True)
+    else:
+        train, new = (np.column_stack([each, np.ones(len(each))]) for each in (train, new))
+    inverse = np.linalg.inv(train.T @ train)
+    expected = []
+    for row, proba in zip(new, logits.softmax(dim=1).numpy(), strict=True):
+        leverage = row @ inverse @ row
+        exponent = leverage / (1 + leverage)
+        expected.append(-np.log(sum(p / (p + p**exponent * (1 - p)) for p in proba)))
+    detector = ood.PNMLDetector(make_module(), normalize=normalize).fit(X, Y)
+    np.testing.assert_allclose(detector.score_samples(X_NEW), expected, rtol=1e-4, atol=1e-7)
+
+
+def test_pnml_bounds():
+    """No regret where the layer is determined, the most in a direction that was never seen."""
+    rows = np.tile(X, (200, 1))
+    detector = ood.PNMLDetector(make_module()).fit(rows, np.tile(Y, 200))
+    np.testing.assert_allclose(detector.score_samples(X[:5]), 0, atol=0.01)
+    torch.manual_seed(0)
+    linear = nn.Linear(4, 3)
+    flat = X.copy()
+    flat[:, 3] = 0
+    new = flat[:5].copy()
+    new[:, 3] = 1
+    with torch.no_grad():
+        proba = linear(torch.tensor(new)).softmax(dim=1).double().numpy()
+    found = ood.PNMLDetector(linear).fit(flat, Y).score_samples(new)
+    np.testing.assert_allclose(found, -np.log((1 / (2 - proba)).sum(axis=1)), rtol=1e-4)
+
+
+def test_pnml_regret_of_least_squares():
+    """The leverage is what training on one more row moves a linear layer by."""
+    _, train = parts(X)
+    features = np.column_stack([train.numpy(), np.ones(len(train))])
+    row, label = features[3] * 1.7, 2.0
+    target = np.random.default_rng(0).normal(size=len(features))
+
+    def loss(weight):
+        return ((features @ weight - target) ** 2).sum() + (row @ weight - label) ** 2
+
+    start = np.linalg.lstsq(features, target, rcond=None)[0]
+    moved = row @ minimize(loss, start, tol=1e-12).x - row @ start
+    leverage = row @ np.linalg.inv(features.T @ features) @ row
+    assert moved / (label - row @ start) == pytest.approx(leverage / (1 + leverage), rel=1e-3)
+
+
+# -- which features ---------------------------------------------------------------------------
+
+
+def reader_of(module, layer, rows):
+    from sklearn_quam import ReferenceClassifier
+
+    reference = ReferenceClassifier(module).fit(rows, LABELS)._fitted.reference
+    inputs = reference.inputs(rows)
+    return make_reader(reference, layer, inputs[:3])(inputs)
+
+
+def test_features_of_layers():
+    torch.manual_seed(0)
+    module = nn.Sequential(
+        nn.Conv2d(2, 5, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(5, 3)
+    ).eval()
+    images = torch.tensor(IMAGES)
+    with torch.no_grad():
+        maps, pooled = module[:2](images), module[:4](images)
+    penultimate = reader_of(module, "penultimate", IMAGES)
+    np.testing.assert_allclose(penultimate.features, pooled, rtol=1e-5, atol=1e-6)
+    averaged = reader_of(module, "1", IMAGES).features
+    np.testing.assert_allclose(averaged, maps.mean(dim=(2, 3)), rtol=1e-5, atol=1e-6)
+    both = reader_of(module, ["1", "input"], IMAGES).features
+    np.testing.assert_allclose(both[:, :5], averaged)
+    np.testing.assert_allclose(both[:, 5:], IMAGES.reshape(60, -1))
+
+
+def test_features_of_tokens_and_sequences():
+    attention, recurrent = Attention().eval(), Recurrent(batch_first=True).eval()
+    with torch.no_grad():
+        encoded = attention.encoder(torch.tensor(SEQUENCES))
+        states = recurrent.recurrent(torch.tensor(SEQUENCES))[0]
+    found = reader_of(attention, "encoder", SEQUENCES).features
+    np.testing.assert_allclose(found, encoded.mean(dim=1), rtol=1e-4, atol=1e-5)
+    found = reader_of(recurrent, "recurrent", SEQUENCES).features
+    np.testing.assert_allclose(found, states.mean(dim=1), rtol=1e-4, atol=1e-5)
+    found = reader_of(recurrent, "penultimate", SEQUENCES).features
+    np.testing.assert_allclose(found, states[:, -1], rtol=1e-4, atol=1e-5)
+    assert reader_of(Tokens(), "penultimate", TOKENS).features.shape == (60, 4)
+
+
+def test_unknown_layers_are_refused_with_the_nearest_names():
+    with pytest.raises(ValueError, match=r"nearest are \['encoder'"):
+        ood.MahalanobisDetector(Attention(), layer="encodr").fit(SEQUENCES, LABELS)
+    module = make_module()
+    module.add_module("spare", nn.Identity())
+    module = nn.Sequential(module, nn.Identity())
+    module[0].forward = module[0][:3].forward
+    with pytest.raises(ValueError, match="does not run"):
+        ood.MahalanobisDetector(module, layer="0.spare").fit(X, Y)
+
+
+def test_networks_without_logits_are_refused():
+    class Mixed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = make_module()
+
+        def forward(self, x):
+            return 0.9 * self.layers(x).softmax(dim=1) + 0.1 / 3
+
+    with pytest.raises(ValueError, match="not the softmax of its last layer"):
+        ood.EnergyDetector(Mixed(), link="probabilities").fit(X, Y)
+
+
+def test_detectors_of_the_last_layer_need_a_linear_one():
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(2, 3, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    for kind in (ood.PNMLDetector, ood.GradientNormDetector, ood.ViMDetector):
+        with pytest.raises(ValueError, match="last layer is a Conv2d"):
+            kind(module).fit(IMAGES, LABELS)
+    ood.EnergyDetector(module).fit(IMAGES, LABELS)
+    ood.MahalanobisDetector(module).fit(IMAGES, LABELS)
