@@ -25,7 +25,7 @@ from torch.nn.functional import cross_entropy, log_softmax
 
 from sklearn_quam import NaturalSearch, PenaltySearch, QUAMClassifier
 from sklearn_quam._network import free
-from sklearn_quam._network.split import SplitModule
+from sklearn_quam._network.cut.split import SplitModule
 from sklearn_quam._search.penalty import PenaltySteps
 
 N_CLASSES = 10

@@ -21,7 +21,7 @@ from torch import nn
 
 from sklearn_quam import LoRA, PenaltySearch, QUAMClassifier, QUAMRegressor
 from sklearn_quam._network import free
-from sklearn_quam._network.split import SplitModule
+from sklearn_quam._network.cut.split import SplitModule
 
 from .networks import (
     IMAGES,

@@ -16,7 +16,8 @@ ROOMS += ["quam", "metrics", "ood", "model_selection", "display", "__init__"]
 # place in the order of the room, and an order of its own.
 INSIDE = {
     "_network": ["predictions", "likelihood", "limits", "adapters", "training", "reference"]
-    + ["parameters", "split", "chain", "executors", "free"],
+    + ["parameters", "cut", "chain", "executors", "free"],
+    "_network/cut": ["tracing", "steps", "remembered", "hooks", "split"],
     "_curvature": ["layouts", "scores", "structures", "layers", "measure", "prior"]
     + ["preconditioner", "influence"],
     "_search": ["targets", "problem", "steps", "schedule", "penalty", "natural", "run", "sampling"]

@@ -14,11 +14,13 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn import functional
 
 from .chain import Chain, Layer
+from .cut.steps import Steps
+from .cut.tracing import attribute
 from .likelihood import CategoricalLikelihood, Likelihood
 from .predictions import Categorical, Prediction
 from .reference import Rows
@@ -329,27 +331,20 @@ def _read_chain(
 
 def _steps(module: nn.Module) -> Iterator[tuple[str, Any]]:
     """Yield the steps of a module that is a chain: a submodule, or the name of an activation."""
-    if type(module) is nn.Linear:
-        yield "", module
+    if type(module) is nn.Sequential:
+        for name, part in module.named_children():
+            for inner, step in _steps(part):
+                yield f"{name}.{inner}" if inner else name, step
         return
-    graph = module.graph if isinstance(module, fx.GraphModule) else fx.Tracer().trace(module)
-    previous = None
-    for node in graph.nodes:
-        if node.op == "placeholder" and previous is None:
-            previous = node
-            continue
-        if node.op == "output":
-            if node.args[0] is previous:
-                return
-            break
-        if node.all_input_nodes != [previous] or node.args[:1] != (previous,):
-            break
-        part = module.get_submodule(str(node.target)) if node.op == "call_module" else None
-        if type(part) not in (nn.Identity, nn.Dropout):
-            key = node.target if part is None else type(part)
-            yield str(node.target), _ACTIVATION_NAMES.get(key, part)
-        previous = node
-    raise ValueError("Not a chain of linear layers.")
+    if not isinstance(module, Steps):
+        if type(module) not in (nn.Identity, nn.Dropout):
+            yield "", _ACTIVATION_NAMES.get(type(module), module)
+        return
+    for step in module.one_after_the_other():
+        if step.op == "call_module":
+            yield from ((step.target, found) for _, found in _steps(attribute(module, step.target)))
+        else:
+            yield "", _ACTIVATION_NAMES.get(step.target, step)
 
 
 EXECUTORS: dict[str, type[Executor]] = {

@@ -13,13 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .cut.remembered import RememberedRows
+from .cut.split import SplitModule, split_module
 from .executors import EXECUTORS, Executor, choose_executor
 from .likelihood import Likelihood
 from .limits import batches
 from .parameters import FreeParameters, choose_parameters, execution_order
 from .predictions import Prediction
 from .reference import ReferenceModel, Rows, TrainingSet
-from .split import RememberedRows, SplitModule, split_module
 
 Free = dict[str, Tensor]
 
@@ -30,8 +31,7 @@ _PROBE_ROWS = 4
 class FreeNetwork:
     """A network cut where its free parameters begin.
 
-    Stored and sent to workers as the whole module with the decisions that were made about it; the
-    cut itself, which holds traced code, is made again from these.
+    Stored and sent to workers with its cut, so that no network is traced twice.
 
     Parameters
     ----------
@@ -54,14 +54,10 @@ class FreeNetwork:
     probe: Tensor
 
     def __reduce__(self) -> tuple[Callable[..., FreeNetwork], tuple[Any, ...]]:
-        decisions = (self.split.place, self.executor.name)
-        return _cut_again, (
-            self.module,
-            self.free,
-            self.executor.likelihood,
-            self.probe,
-            *decisions,
-        )
+        executor = self.executor.name, self.executor.likelihood
+        # Values at cuts are never stored.
+        split = replace(self.split, remembered=None)
+        return _restored, (self.module, self.free, split, *executor, self.probe)
 
     def for_thread(self) -> FreeNetwork:
         """Return one that may run beside this one."""
@@ -180,19 +176,15 @@ def free_network(
     return FreeNetwork(module, free, split, executor.for_thread(), probe)
 
 
-def _cut_again(
+def _restored(
     module: nn.Module,
     free: FreeParameters,
+    split: SplitModule,
+    executor: str,
     likelihood: Likelihood,
     probe: Tensor,
-    place: str,
-    executor: str,
 ) -> FreeNetwork:
-    """Return the network as it was cut before."""
-    if place == "failed":
-        split = SplitModule(None, module, place)
-    else:
-        split = split_module(module, free.names, probe)
+    """Return a network that was stored."""
     runs = EXECUTORS[executor](split.rest, likelihood).for_thread()
     return FreeNetwork(module, free, split, runs, probe)
 

@@ -26,6 +26,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from .._network.adapters import Network, is_pretrained, is_torch, split_pipeline
+from .._network.cut.remembered import RememberedRows
 from .._network.limits import Limits, computing, gradients_allowed, memory_in_bytes
 from .._network.predictions import Prediction
 from .._network.reference import (
@@ -35,7 +36,6 @@ from .._network.reference import (
     from_tensor,
     transform,
 )
-from .._network.split import RememberedRows
 from .._network.training import default_network, train
 from .._posterior.fitted import FittedMethod, Models, Question
 from .._posterior.results import Diagnostics, RowResults, join

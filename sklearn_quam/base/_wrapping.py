@@ -9,7 +9,7 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
 
 from .._network.adapters import is_pretrained
-from .._network.split import RememberedRows
+from .._network.cut.remembered import RememberedRows
 from .._network.training import sample_weight_argument
 
 # What scikit-learn's clone carries over besides the constructor's arguments.

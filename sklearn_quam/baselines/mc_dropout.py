@@ -61,8 +61,6 @@ class _MCDropout(BaseUncertaintyEstimator):
             layer.register_forward_pre_hook(DropInputs(), with_kwargs=True)
         split = cut_before_dropout(module, hooked, probe)
         models = ThinnedModels(
-            module,
-            hooked,
             split,
             fit.reference.likelihood,
             probe,

@@ -18,7 +18,7 @@ from sklearn.utils._param_validation import Interval, validate_params
 from tqdm.auto import tqdm
 
 from .._network.adapters import is_fitted, is_pretrained, split_pipeline
-from .._network.split import module_digest
+from .._network.cut.remembered import module_digest
 from .._posterior.results import RowResults
 from ..base._inside import (
     COMPONENT,

@@ -14,6 +14,7 @@ from torch.nn import functional
 from torch.nn.utils import parametrizations
 
 from sklearn_quam import LoRA
+from sklearn_quam._network.cut.split import split_module
 from sklearn_quam._network.executors import (
     ChainExecutor,
     LoopExecutor,
@@ -353,7 +354,12 @@ def test_query_row_comes_last_and_belongs_to_its_model(case):
 def chosen(module, likelihood, inputs, names=None):
     names = list(dict(module.named_parameters())) if names is None else names
     weights = {name: module.get_parameter(name).detach() for name in names}
-    return choose_executor(module, likelihood, weights, tuple(x[:4] for x in inputs))
+    probe = tuple(x[:4] for x in inputs)
+    if len(probe) == 1:
+        # As it is run in fact: by its steps, where it can be traced.
+        split = split_module(module, tuple(dict(module.named_parameters())), *probe)
+        module = split.rest if split.frozen is None else module
+    return choose_executor(module, likelihood, weights, probe)
 
 
 @named("matmul", "vmap", "loop")

@@ -13,8 +13,10 @@ from sklearn.model_selection import GridSearchCV
 from torch import nn
 
 from sklearn_quam import LaplaceClassifier, PenaltySearch, QUAMClassifier, QUAMRegressor
-from sklearn_quam._network import executors, free, split
-from sklearn_quam._network.split import RememberedRows, module_digest, split_module
+from sklearn_quam._network import executors, free
+from sklearn_quam._network.cut import remembered
+from sklearn_quam._network.cut.remembered import RememberedRows, module_digest
+from sklearn_quam._network.cut.split import split_module
 from sklearn_quam.model_selection import make_ood_scorer
 
 X = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
@@ -139,11 +141,11 @@ def test_writing_into_the_values_changes_no_other(memory):
 
 
 def test_memory_is_bounded(monkeypatch, memory):
-    monkeypatch.setattr(split, "_MAX_BYTES_REMEMBERED", 4000)
+    monkeypatch.setattr(remembered, "_MAX_BYTES_REMEMBERED", 4000)
     cut = remembering(memory, network(), HEAD, torch.tensor(X[:4]))
     for number in range(20):
         cut.at_cut(torch.tensor(X[:10]) + number)
-    assert memory._bytes == sum(map(split._size, memory._values.values())) <= 4000
+    assert memory._bytes == sum(map(remembered._size, memory._values.values())) <= 4000
     assert len(memory._values) > 1
     cut.at_cut(torch.tensor(np.tile(X, (5, 1))))  # larger than all of it
     assert memory._bytes <= 4000

@@ -1,6 +1,7 @@
 """A network cut in two gives the same numbers, and its frozen part is run once."""
 
 import functools
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +11,11 @@ from packaging.version import Version
 from torch import fx, nn
 from torch.func import functional_call
 from torch.nn import functional
+from torch.nn.utils.rnn import pack_padded_sequence
 
-from sklearn_quam._network.split import split_module
+from sklearn_quam._network.cut.hooks import UpToLayer
+from sklearn_quam._network.cut.split import split_module
+from sklearn_quam._network.cut.steps import Steps
 
 from ..networks import Attention, MeanAndVariance, Recurrent, Residual, Tokens, dense, module_state
 
@@ -531,8 +535,8 @@ def test_no_cut_where_the_first_layer_is_searched():
     module, _, inputs, split = CASES["mlp, first bias"].split()
     assert split.place == "at_input"
     assert split.frozen is None
-    assert split.rest is module
     assert split.at_cut(inputs)[0] is inputs
+    assert_same(split.rest(inputs), module(inputs))
 
 
 def test_bare_layer_is_its_own_rest():
@@ -646,17 +650,134 @@ def hooked():
     return module
 
 
+def packed_sequences():
+    """The number of steps is in the data; the layers behind are found by what they get."""
+
+    def forward(self, x):
+        lengths = 1 + (x[:, 1:, 0] > 0).sum(dim=1)
+        steps = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        _, (state, _) = self.recurrent(steps)
+        return self.head(torch.relu(self.middle(state[-1])))
+
+    return network(forward, recurrent=nn.LSTM(4, 4, batch_first=True), **layers())
+
+
+def taken_at_a_position():
+    """The head is run on all steps; the last one that is not empty counts."""
+
+    def forward(self, x):
+        last = (x[..., 0] > 0).long().cumsum(dim=1).argmax(dim=1).tolist()
+        scores = self.head(functional.gelu(self.middle(self.first(x))))
+        return scores[torch.arange(len(x)), last]
+
+    return network(forward, **layers())
+
+
+def normalised():
+    def forward(self, x):
+        if x.sum() > 1e9:
+            return self.first(x)
+        return functional.log_softmax(self.head(self.drop(torch.tanh(self.middle(x)))), dim=-1)
+
+    return network(forward, drop=nn.Dropout(0.5), **layers())
+
+
+def depends_on_what_is_searched():
+    def forward(self, x):
+        h = self.head(self.first(x))
+        return h if h.sum() > 0 else 2 * h
+
+    return network(forward, **layers())
+
+
+def searched_twice():
+    def forward(self, x):
+        h = self.first(x) if x.sum() > 1e9 else self.middle(x)
+        return self.head(h) + functional.linear(h, self.head.weight)
+
+    return network(forward, **layers())
+
+
+def called_twice():
+    def forward(self, x):
+        h = self.first(x) if x.sum() > 1e9 else self.middle(x)
+        return self.head(h) + self.head(2 * h)
+
+    return network(forward, **layers())
+
+
+def positive_by_chance():
+    """With the given weights, nothing tells that there is a function behind the head."""
+
+    def forward(self, x):
+        h = self.first(x) if x.sum() > 1e9 else self.middle(x)
+        return self.head(h).clamp(min=0)
+
+    module = network(forward, **layers())
+    nn.init.constant_(module.head.bias, 20.0)
+    return module
+
+
+# Of these only what goes into layers and what comes out is known.
+BY_LAYERS = {
+    depends_on_data: ROWS,
+    loops_over_rows: ROWS,
+    takes_its_length: ROWS,
+    bakes_rows_into_a_shape: ROWS,
+    bakes_rows_into_a_factor: ROWS,
+    bakes_values: ROWS,
+    packed_sequences: SEQUENCES,
+    taken_at_a_position: SEQUENCES,
+    normalised: ROWS,
+}
 FALLBACKS = [
-    depends_on_data,
-    loops_over_rows,
-    takes_its_length,
-    bakes_rows_into_a_shape,
-    bakes_rows_into_a_factor,
-    bakes_values,
-    changes_in_place,
     overwrites_behind_the_cut,
-    hooked,
+    depends_on_what_is_searched,
+    searched_twice,
+    called_twice,
+    positive_by_chance,
 ]
+AFTER_ALL = [optional_argument, changes_in_place, hooked]
+
+
+@pytest.mark.parametrize(("make", "inputs"), BY_LAYERS.items())
+@pytest.mark.parametrize("searched", [HEAD, "middle.weight middle.bias " + HEAD])
+def test_cut_before_the_first_searched_layer(make, inputs, searched):
+    module, names = make().double().eval().requires_grad_(False), tuple(searched.split())
+    if "middle.weight" in names and "self.middle" not in inspect.getsource(make):
+        pytest.skip("this layer is not run")
+    split = split_module(module, names, inputs[:PROBE_ROWS])
+    assert isinstance(split.frozen, UpToLayer)
+    assert split.place == "inside"
+    runs = calls(module, ["first"], lambda: split.rest(*split.at_cut(inputs)))
+    assert runs["first"] == 0  # the module's copy has run
+    for n_rows in (12, 5, 3, 2, 1):
+        rows = inputs[:n_rows]
+        values, weights = split.at_cut(rows), moved(module, names)
+        assert all(len(value) == n_rows for value in values)
+        twice = rows.repeat_interleave(2, dim=0) if n_rows == 1 else rows
+        expected = functional_call(module, weights, (twice,))[:n_rows]
+        assert_same(functional_call(split.rest, weights, values), expected)
+
+
+def test_another_way_for_other_rows_is_an_error():
+    def forward(self, x):
+        h = self.first(x)
+        return self.middle(h)[:, :3] if h.max() > 50 else self.head(h)
+
+    module = network(forward, **layers()).double().eval()
+    split = split_module(module, tuple(HEAD.split()), ROWS[:PROBE_ROWS])
+    assert isinstance(split.frozen, UpToLayer)
+    split.at_cut(ROWS)
+    with pytest.raises(ValueError, match="another way behind the layer 'head'"):
+        split.at_cut(1000 * ROWS)
+
+
+@pytest.mark.parametrize("make", AFTER_ALL)
+def test_steps_that_only_look_difficult(make):
+    module = make().double().eval()
+    split = split_module(module, tuple(HEAD.split()), ROWS[:PROBE_ROWS])
+    assert isinstance(split.frozen, Steps)
 
 
 @pytest.mark.parametrize("make", FALLBACKS)
@@ -671,7 +792,7 @@ def test_whole_module_is_run_where_it_cannot_be_cut(make):
     assert_same(split.rest(values), module(ROWS))
 
 
-@pytest.mark.parametrize("make", [*FALLBACKS, optional_argument])
+@pytest.mark.parametrize("make", [*FALLBACKS, *AFTER_ALL])
 def test_numbers_are_right_whether_or_not_it_can_be_cut(make):
     module = make().double().eval()
     names = ("head.weight", "head.bias")

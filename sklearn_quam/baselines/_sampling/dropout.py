@@ -14,11 +14,11 @@ from torch import Tensor, fx, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from ..._network.cut.split import SplitModule, split_module
 from ..._network.likelihood import Likelihood
 from ..._network.limits import Limits, rows_at_once
 from ..._network.predictions import Prediction
 from ..._network.reference import Rows
-from ..._network.split import SplitModule, split_module
 from ..._posterior.accumulate import Posterior
 from ..._posterior.fitted import Question
 
@@ -127,20 +127,14 @@ class DropInputs:
 class ThinnedModels:
     """The network thinned out in many ways.
 
-    Stored as the module with what was decided about it; the cut is made again from these.
-
     Parameters
     ----------
-    module : torch.nn.Module
-        The network, with dropout where it has to be.
-    hooked : str or None
-        The layer that dropout was put in front of.
     split : SplitModule
         The network, cut before its first dropout.
     likelihood : CategoricalLikelihood or GaussianLikelihood
         What its outputs mean.
     probe : Tensor of shape (n_rows, ...)
-        A few rows to trace the module with.
+        A few rows to try the models on.
     n_samples : int
         Number of models.
     rate : float or None
@@ -151,8 +145,6 @@ class ThinnedModels:
         The axis of the rows for each call of dropout.
     """
 
-    module: nn.Module
-    hooked: str | None
     split: SplitModule
     likelihood: Likelihood
     probe: Tensor
@@ -160,14 +152,6 @@ class ThinnedModels:
     rate: float | None
     seed: int
     axes: tuple[int, ...] = ()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "split"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        for name, value in state.items():
-            object.__setattr__(self, name, value)
-        object.__setattr__(self, "split", cut_before_dropout(self.module, self.hooked, self.probe))
 
     def rows_at_once(self, inputs: Tensor, limits: Limits) -> int:  # noqa: ARG002
         """Return how many rows are worked on together."""
