@@ -58,13 +58,11 @@ class BaseUncertaintyClassifier(ClassifierMixin, BaseUncertaintyEstimator):
         n_outputs: int,
         reference: ReferenceModel,  # noqa: ARG002
     ) -> Tensor:
-        self.classes_ = _match_classes(y, network, n_outputs)
+        self.classes_ = match_classes(y, network, n_outputs)
         return torch.tensor(column_of_label(self.classes_, y))
 
     def _decide(self, outputs: np.ndarray) -> np.ndarray:
-        if len(self.classes_) == 2:
-            return self.classes_[(outputs[:, 1] > self._fitted.reference.threshold).astype(int)]
-        return self.classes_[outputs.argmax(axis=1)]
+        return labels_of(outputs, self.classes_, self._fitted.reference.threshold)
 
     def predict_proba(self, X: Any, *, return_uncertainty: bool = False) -> Any:
         """Predict the probability of each class.
@@ -91,7 +89,14 @@ class BaseUncertaintyClassifier(ClassifierMixin, BaseUncertaintyEstimator):
         return results.prediction, results.uncertainty
 
 
-def _match_classes(y: np.ndarray, network: Network, n_outputs: int) -> np.ndarray:
+def labels_of(proba: np.ndarray, classes: np.ndarray, threshold: float) -> np.ndarray:
+    """Return the labels that probabilities mean."""
+    if len(classes) == 2:
+        return classes[(proba[:, 1] > threshold).astype(int)]
+    return classes[proba.argmax(axis=1)]
+
+
+def match_classes(y: np.ndarray, network: Network, n_outputs: int) -> np.ndarray:
     """Return the label of each of the network's columns.
 
     scikit-learn's networks know their labels. Others were trained on column indices: their

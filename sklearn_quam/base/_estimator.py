@@ -233,6 +233,8 @@ class BaseUncertaintyEstimator(NetworkEstimator):
 
     # Whether n_jobs spreads the rows that are to be predicted.
     _rows_in_parallel: ClassVar[bool] = False
+    # Whether the method takes more than the given network: others, or further training of it.
+    _trains_again: ClassVar[bool] = False
     # What diagnostics the method has.
     _diagnostics: ClassVar[type[Diagnostics]] = Diagnostics
     _live_parameters: ClassVar[tuple[str, ...]] = (

@@ -17,24 +17,39 @@ from .._posterior.results import Uncertainty
 COMPONENT = [StrOptions(set(Uncertainty._fields))]
 
 
-def opened(estimator: Any, needs: str = "predict_uncertainty") -> tuple[list[Any], Any]:
-    """Return the transformers in front of a method, and the method, which can do what is needed."""
+# What has one of these says how doubtful a row is: methods, and outlier detectors.
+METHOD_OR_DETECTOR = ("predict_uncertainty", "score_samples")
+
+
+def opened(
+    estimator: Any, needs: str | tuple[str, ...] = "predict_uncertainty"
+) -> tuple[list[Any], Any]:
+    """Return the transformers in front of a method, and the method, which can do what is needed.
+
+    Of several names that are needed, one is enough.
+    """
     if hasattr(estimator, "best_estimator_"):
         return opened(estimator.best_estimator_, needs)
     before, last = split_pipeline(estimator)
     if last is not estimator:
         transformers, method = opened(last, needs)
         return ([] if before is None else [before]) + transformers, method
-    if not hasattr(estimator, needs):
+    names = (needs,) if isinstance(needs, str) else needs
+    # Searches have what their estimators have, but need not be fitted.
+    if hasattr(estimator, "cv") or not any(hasattr(estimator, name) for name in names):
         hint = " Fit the search with refit=True first." if hasattr(estimator, "cv") else ""
+        if hasattr(estimator, "novelty"):
+            hint = " LocalOutlierFactor judges new rows with novelty=True."
         raise TypeError(
-            f"{type(estimator).__name__} has no {needs}: pass an estimator such as "
+            f"{type(estimator).__name__} has no {' or '.join(names)}: pass an estimator such as "
             f"QUAMClassifier, or a pipeline that ends in one.{hint}"
         )
     return [], estimator
 
 
-def method_and_rows(estimator: Any, X: Any, needs: str = "predict_uncertainty") -> tuple[Any, Any]:
+def method_and_rows(
+    estimator: Any, X: Any, needs: str | tuple[str, ...] = "predict_uncertainty"
+) -> tuple[Any, Any]:
     """Return the fitted method, and rows as it takes them."""
     transformers, method = opened(estimator, needs)
     check_is_fitted(method)
@@ -43,9 +58,17 @@ def method_and_rows(estimator: Any, X: Any, needs: str = "predict_uncertainty") 
     return method, X
 
 
-def uncertainty_of(estimator: Any, X: Any) -> Any:
-    method, rows = method_and_rows(estimator, X)
-    return method.predict_uncertainty(rows)
+def doubt_of(estimator: Any, X: Any, component: str) -> np.ndarray:
+    """Return how doubtful rows are: a part of their uncertainty, or minus a detector's score."""
+    method, rows = method_and_rows(estimator, X, METHOD_OR_DETECTOR)
+    if hasattr(method, "predict_uncertainty"):
+        return finite(getattr(method.predict_uncertainty(rows), component))
+    return finite(-method.score_samples(rows))
+
+
+def finite(doubt: np.ndarray) -> np.ndarray:
+    """Return numbers that metrics take: what is infinitely doubtful stays the most doubtful."""
+    return np.where(doubt == np.inf, np.finfo(float).max, doubt)
 
 
 def as_labels(y: Any, like: Any) -> np.ndarray:

@@ -75,6 +75,7 @@ class Ensemble(BaseUncertaintyEstimator):
         "estimators": [list, tuple, None],
         "n_jobs": [Integral, None],
     }
+    _trains_again = True
     # The method that judges a single member, and arguments that it shares with the ensemble.
     _member_type: ClassVar[Any]
     _member_arguments: ClassVar[tuple[str, ...]] = ("link", "device")

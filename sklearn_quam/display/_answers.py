@@ -2,12 +2,68 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from sklearn.base import is_classifier
 from sklearn.utils import check_array
 
-from .._posterior.results import Uncertainty
+from .._posterior.results import SearchDiagnostics, Uncertainty
+from ..base._inside import METHOD_OR_DETECTOR, method_and_rows
+
+SCORE = "score"
+
+
+class Answers(NamedTuple):
+    """What a method or a detector says about rows.
+
+    Parameters
+    ----------
+    method : object
+        The method or detector inside of what was asked.
+    uncertainty : Uncertainty
+        A detector has one score, which stands for all parts.
+    prediction : ndarray or None
+        Probabilities or values; None where there is no network.
+    is_classifier : bool
+        Whether these are probabilities.
+    rivals : ndarray or None
+        What else rows might be; None where there is nothing to say.
+    """
+
+    method: Any
+    uncertainty: Uncertainty
+    prediction: np.ndarray | None
+    is_classifier: bool
+    rivals: np.ndarray | None
+
+
+def ask(estimator: Any, X: Any) -> Answers:
+    """Return what a method or a detector says about rows."""
+    method, rows = method_and_rows(estimator, X, METHOD_OR_DETECTOR)
+    if hasattr(method, "predict_uncertainty"):
+        results = method._results(rows)
+        found, rivals = results.diagnostics, None
+        if isinstance(found, SearchDiagnostics):
+            # A rival that explains the training data badly is none.
+            rivals = np.where(found.feasible, found.rival, np.array(None))
+        shown = Uncertainty(*map(_drawable, results.uncertainty))
+        return Answers(method, shown, results.prediction, is_classifier(method), rivals)
+    doubt = _drawable(-method.score_samples(rows))
+    holds_network = hasattr(method, "_network_prediction")
+    proba = method._network_prediction(rows) if holds_network else None
+    return Answers(method, Uncertainty(doubt, doubt, doubt), proba, holds_network, None)
+
+
+def _drawable(doubt: np.ndarray) -> np.ndarray:
+    """Return what can be drawn: infinite doubt as large as the largest other."""
+    known = doubt[np.isfinite(doubt)]
+    return np.where(doubt == np.inf, known.max() if len(known) else 0.0, doubt)
+
+
+def label(component: str, unit: str) -> str:
+    """Return what an axis is called that shows a part of the uncertainty, or a score."""
+    return "minus the score" if unit == SCORE else f"{component} uncertainty ({unit})"
 
 
 def check_component(component: str) -> str:
@@ -42,6 +98,8 @@ def check_row(x: Any) -> Any:
 
 def unit(estimator: Any) -> str:
     """Return what the uncertainty of an estimator is measured in."""
+    if not hasattr(estimator, "predict_uncertainty"):
+        return SCORE
     if getattr(estimator, "measure", "entropy") == "variance":
         return "squared units of y"
     return "nats"

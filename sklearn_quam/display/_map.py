@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from sklearn.base import is_classifier
 from sklearn.utils import check_array
 
 from .._posterior.results import Uncertainty
-from ..base._inside import as_labels, method_and_rows
-from ._answers import check_component, column_names, like_table
+from ..base._inside import as_labels
+from ._answers import SCORE, ask, check_component, column_names, label, like_table
 from ._answers import unit as unit_of
 from ._style import (
     COLOUR_MAP,
@@ -134,8 +133,8 @@ class UncertaintyMapDisplay:
         Parameters
         ----------
         estimator : object
-            A fitted estimator of the package for two features, a pipeline that ends in one, or a
-            search.
+            A fitted estimator of the package for two features, an outlier detector of it or of
+            scikit-learn, a pipeline that ends in one, or a search.
         X : array-like of shape (n_samples, 2)
             Points to draw, such as the training data; the grid extends around them.
         y : array-like of shape (n_samples,), default=None
@@ -176,18 +175,17 @@ class UncertaintyMapDisplay:
             _axis_values(points[:, 1], grid_resolution, eps, ylim),
         )
         grid = like_table(np.column_stack([xx0.ravel(), xx1.ravel()]), X)
-        method, rows = method_and_rows(estimator, grid)
-        results = method._results(rows)
-        classifier = is_classifier(method)
+        answers = ask(estimator, grid)
+        method, classifier = answers.method, answers.is_classifier
         names = column_names(X, 2)
         return cls.from_predictions(
             xx0,
             xx1,
-            results.uncertainty,
-            proba=results.prediction if classifier else None,
-            threshold=method._fitted.reference.threshold,
+            answers.uncertainty,
+            proba=answers.prediction if classifier else None,
+            threshold=method._fitted.reference.threshold if classifier else 0.5,
             X=points,
-            y=y if classifier else None,
+            y=y if classifier or unit_of(method) == SCORE else None,
             classes=method.classes_ if classifier else None,
             xlabel=names[0] if xlabel is None else xlabel,
             ylabel=names[1] if ylabel is None else ylabel,
@@ -327,7 +325,7 @@ class UncertaintyMapDisplay:
             draw = contourf if plot_method == "contourf" else pcolormesh
             surface = draw(panel, self.xx0, self.xx1, heights, log, {"cmap": COLOUR_MAP, **kwargs})
             self.surfaces_.append(surface)
-            self.colorbars_.append(colorbar(panel, surface, f"{name} uncertainty ({self.unit})"))
+            self.colorbars_.append(colorbar(panel, surface, label(name, self.unit)))
             self._draw_boundary(panel, boundary_kwargs or {})
             if show_points and self.X is not None:
                 self._draw_points(panel, scatter_kwargs or {})

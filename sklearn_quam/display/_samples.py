@@ -9,8 +9,7 @@ import numpy as np
 from sklearn.utils import check_consistent_length
 
 from .._network.reference import from_tensor
-from ..base._inside import method_and_rows
-from ._answers import check_vector
+from ._answers import ask, check_vector
 from ._answers import unit as unit_of
 from ._style import as_text, check_matplotlib
 
@@ -101,8 +100,8 @@ class UncertainSamplesDisplay:
         Parameters
         ----------
         estimator : object
-            A fitted estimator of the package, a pipeline that ends in one, or a fitted
-            ``GridSearchCV`` over one.
+            A fitted estimator of the package, an outlier detector of it or of scikit-learn, a
+            pipeline that ends in one, or a fitted ``GridSearchCV`` over one.
         X : array-like of shape (n_samples, ...)
             Images, as the estimator takes them.
         image_shape : tuple of int, default=None
@@ -122,16 +121,13 @@ class UncertainSamplesDisplay:
         """
         check_matplotlib(f"{cls.__name__}.from_estimator")
         images = _as_images(X, image_shape)
-        method, rows = method_and_rows(estimator, X)
-        results = method._results(rows)
-        diagnostics = results.diagnostics
-        # A rival that explains the training data badly is none.
-        rivals = np.where(diagnostics.feasible, diagnostics.rival, np.array(None))
+        answers = ask(estimator, X)
+        method, prediction = answers.method, answers.prediction
         return cls.from_predictions(
             images,
-            results.uncertainty.epistemic,
-            method._decide(results.prediction),
-            rivals,
+            answers.uncertainty.epistemic,
+            None if prediction is None else method._decide(prediction),
+            answers.rivals,
             unit=unit_of(method),
             n_images=n_images,
             ax=ax,

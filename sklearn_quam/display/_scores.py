@@ -10,7 +10,7 @@ from sklearn.metrics import roc_auc_score
 
 from ..base._inside import correct, method_and_rows
 from ..metrics import accuracy_rejection_auc, accuracy_rejection_curve
-from ._answers import check_component, check_vector
+from ._answers import ask, check_component, check_vector, label
 from ._answers import unit as unit_of
 from ._style import (
     BLUE,
@@ -102,8 +102,8 @@ class UncertaintyHistogramDisplay:
         Parameters
         ----------
         estimator : object
-            A fitted estimator of the package, a pipeline that ends in one, or a fitted
-            ``GridSearchCV`` over one.
+            A fitted estimator of the package, an outlier detector of it or of scikit-learn, a
+            pipeline that ends in one, or a fitted ``GridSearchCV`` over one.
         X_id : array-like of shape (n_id, ...)
             Rows like the training data, but not from it.
         X_ood : array-like of shape (n_ood, ...)
@@ -122,11 +122,9 @@ class UncertaintyHistogramDisplay:
         """
         check_matplotlib(f"{cls.__name__}.from_estimator")
         check_component(component)
-        parts = []
-        for X in (X_id, X_ood):
-            method, rows = method_and_rows(estimator, X)
-            parts.append(getattr(method.predict_uncertainty(rows), component))
-        xlabel = f"{component} uncertainty ({unit_of(method)})"
+        both = [ask(estimator, X) for X in (X_id, X_ood)]
+        parts = [getattr(answers.uncertainty, component) for answers in both]
+        xlabel = label(component, unit_of(both[0].method))
         return cls.from_predictions(*parts, xlabel=xlabel, ax=ax, **kwargs)
 
     @classmethod

@@ -10,7 +10,7 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from sklearn.base import clone, is_classifier
+from sklearn.base import clone, is_classifier, is_outlier_detector
 from sklearn.frozen import FrozenEstimator
 from sklearn.pipeline import make_pipeline
 from sklearn.utils import check_random_state
@@ -19,12 +19,13 @@ from tqdm.auto import tqdm
 
 from .._network.adapters import is_fitted, is_pretrained, split_pipeline
 from .._network.cut.remembered import module_digest
-from .._posterior.results import RowResults
 from ..base._inside import (
     COMPONENT,
+    METHOD_OR_DETECTOR,
     as_labels,
     as_values,
     correct,
+    finite,
     log_probabilities,
     method_and_rows,
     opened,
@@ -46,15 +47,18 @@ if TYPE_CHECKING:
 _checked = partial(validate_params, prefer_skip_nested_validation=False)
 _ENTROPY = "entropy of the network"
 _DETECTION = ("roc_auc", "aupr", "fpr95")
-_METRICS = (*_DETECTION, "accuracy_rejection_auc", "risk_coverage_auc", "ece", "log_score")
+_OF_PREDICTIONS = ("accuracy", "accuracy_rejection_auc", "risk_coverage_auc", "ece", "log_score")
+_METRICS = (*_DETECTION, *_OF_PREDICTIONS)
 
 
 class _Answers(NamedTuple):
-    """What a method says about some rows."""
+    """What a method or a detector says about some rows."""
 
     method: Any
-    results: RowResults
-    seconds_per_point: float
+    doubt: np.ndarray
+    prediction: np.ndarray | None
+    variance: np.ndarray | None
+    rows_per_second: float
 
 
 @dataclass(frozen=True)
@@ -78,9 +82,12 @@ class _Comparison:
                 start = time.perf_counter()
                 estimator = clone(estimator).fit(X_train, y_train)
                 row["fit_seconds"] = time.perf_counter() - start
-            answers = self._ask(estimator, X_test)
+            answers = self._ask(estimator, X_test, component)
         except Exception as error:  # the other methods go on
             return [row | {"task": task, "error": _reason(error)} for task in tasks], estimator
+        row["trains_again"] = getattr(answers.method, "_trains_again", False)
+        if not hasattr(answers.method, "predict_uncertainty"):
+            row["component"] = "score"
         rows = [row | {"task": task} for task in tasks]
         for row in rows:
             try:
@@ -90,34 +97,42 @@ class _Comparison:
                 row["error"] = _reason(error)
         return rows, estimator
 
-    def _ask(self, estimator: Any, X: Any) -> _Answers:
+    def _ask(self, estimator: Any, X: Any, component: str) -> _Answers:
         start = time.perf_counter()
-        method, rows = method_and_rows(estimator, X)
-        if is_classifier(method) != self.classification:
+        method, rows = method_and_rows(estimator, X, METHOD_OR_DETECTOR)
+        if _task_of(method) not in (None, "classifier" if self.classification else "regressor"):
             raise TypeError("Classifiers and regressors cannot be compared with each other.")
-        results = method._results(rows)
-        seconds = time.perf_counter() - start
-        return _Answers(method, results, seconds / len(results.prediction))
+        if hasattr(method, "predict_uncertainty"):
+            results = method._results(rows)
+            doubt = finite(getattr(results.uncertainty, component))
+            rate = len(doubt) / (time.perf_counter() - start)
+            return _Answers(method, doubt, results.prediction, results.variance, rate)
+        doubt = finite(-method.score_samples(rows))
+        rate = len(doubt) / (time.perf_counter() - start)
+        # A detector around a network is judged by the network's predictions, others have none.
+        proba = method._network_prediction(rows) if _task_of(method) else None
+        return _Answers(method, doubt, proba, None, rate)
 
     def _judge_task(
         self, task: str, estimator: Any, answers: _Answers, component: str
     ) -> Iterator[tuple[str, float]]:
         """Yield columns and their values."""
-        uncertainty, y_test = getattr(answers.results.uncertainty, component), self.data[-1]
+        uncertainty, y_test = answers.doubt, self.data[-1]
         if task in self.ood_sets:
-            strange = self._ask(estimator, self.ood_sets[task])
-            yield "seconds_per_point", strange.seconds_per_point
-            is_ood = np.repeat([0, 1], [len(uncertainty), len(strange.results.prediction)])
-            other = getattr(strange.results.uncertainty, component)
-            yield from self._detection(is_ood, np.concatenate([uncertainty, other]))
+            strange = self._ask(estimator, self.ood_sets[task], component)
+            yield "rows_per_second", strange.rows_per_second
+            is_ood = np.repeat([0, 1], [len(uncertainty), len(strange.doubt)])
+            yield from self._detection(is_ood, np.concatenate([uncertainty, strange.doubt]))
             return
-        yield "seconds_per_point", answers.seconds_per_point
-        method, prediction = answers.method, answers.results.prediction
+        yield "rows_per_second", answers.rows_per_second
+        method, prediction = answers.method, answers.prediction
+        if prediction is None:
+            return
         if not self.classification:
             y_test = as_values(y_test, prediction)
             loss = squared_errors(y_test, prediction)
             yield from self._interval("risk_coverage_auc", risk_coverage_auc, loss, uncertainty)
-            gaussian = (y_test, prediction, answers.results.variance)
+            gaussian = (y_test, prediction, answers.variance)
             yield from self._interval("log_score", gaussian_log_score, *gaussian)
             return
         y_test = as_labels(y_test, prediction)
@@ -125,6 +140,7 @@ class _Comparison:
         if task == "misclassification":
             yield from self._detection(~is_correct, uncertainty)
             return
+        yield from self._interval("accuracy", np.mean, is_correct.astype(float))
         rejection = (accuracy_rejection_auc, is_correct, uncertainty)
         yield from self._interval("accuracy_rejection_auc", *rejection)
         calibration = (expected_calibration_error, y_test, prediction)
@@ -150,8 +166,24 @@ def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _is_classifier(estimator: Any) -> bool:
-    return hasattr(estimator, "__sklearn_tags__") and is_classifier(estimator)
+def _task_of(method: Any) -> str | None:
+    """Return what the network of a method or detector is for; others hold no network."""
+    return getattr(method, "_task", None)
+
+
+def _is_for_classes(estimator: Any) -> bool:
+    """Tell whether a method, or a search over one, is about classes; unfitted ones, too."""
+    if not hasattr(estimator, "__sklearn_tags__"):
+        return False
+    while hasattr(estimator, "cv") and hasattr(estimator, "estimator"):
+        estimator = estimator.estimator
+    if is_classifier(estimator):
+        return True
+    return is_outlier_detector(estimator) and _task_of(_last_step(estimator)) == "classifier"
+
+
+def _last_step(estimator: Any) -> Any:
+    return split_pipeline(estimator)[1]
 
 
 def _named(estimators: Any) -> dict[str, Any]:
@@ -162,7 +194,7 @@ def _named(estimators: Any) -> dict[str, Any]:
         return estimators
     named: dict[str, Any] = {}
     for estimator in estimators:
-        kind = type(split_pipeline(estimator)[1]).__name__
+        kind = type(_last_step(estimator)).__name__
         number = 1 + sum(name.split(" ")[0] == kind for name in named)
         named[kind if number == 1 else f"{kind} {number}"] = estimator
     return named
@@ -171,14 +203,14 @@ def _named(estimators: Any) -> dict[str, Any]:
 def _entropy_of_network(estimator: Any) -> tuple[bytes, Any]:
     """Return a digest of the network's weights, and the network alone as a method, or None."""
     try:
-        transformers, method = opened(estimator)
+        transformers, method = opened(estimator, METHOD_OR_DETECTOR)
     except TypeError:
         return b"", None
     network = getattr(method, "estimator_", getattr(method, "estimator", None))
-    if not is_pretrained(network):
+    if _task_of(method) is None or not is_pretrained(network):
         return b"", None
     arguments = {name: getattr(method, name) for name in ("link", "device")}
-    if is_classifier(method):
+    if _task_of(method) == "classifier":
         reference: Any = ReferenceClassifier(network, **arguments)
     else:
         arguments["noise_variance"] = getattr(method, "noise_variance_", None)
@@ -207,7 +239,7 @@ def compare_uncertainty(
     random_state: Any = None,
     verbose: int = 0,
 ) -> pd.DataFrame:
-    """Compare how good the uncertainties of several methods are.
+    """Compare how well several methods and detectors tell what is doubtful.
 
     Every method is asked once about each data set. What goes wrong with one method or task is
     told in its rows; the others go on.
@@ -215,9 +247,11 @@ def compare_uncertainty(
     Parameters
     ----------
     estimators : dict of str to estimator, or list of estimators
-        Methods of the package, pipelines that end in one, or searches over either; all classifiers
-        or all regressors. Fitted ones are taken as they are, others are cloned and fitted. Those
-        of a list are called after their classes.
+        Methods and detectors of the package, other outlier detectors such as scikit-learn's
+        ``IsolationForest``, ``LocalOutlierFactor(novelty=True)`` or ``OneClassSVM``, pipelines that
+        end in one, or searches over either; all for classes or all for values. Fitted ones are
+        taken as they are, others are cloned and fitted. Those of a list are called after their
+        classes.
     X_train, y_train : array-likes of length n_train
         Training data.
     X_test, y_test : array-likes of length n_test
@@ -241,13 +275,17 @@ def compare_uncertainty(
     pandas.DataFrame
         A row for each ``method`` and ``task``. Tasks "ood:name" ("ood" for a single array) and
         "misclassification" (classifiers) have ``roc_auc``, ``aupr`` and ``fpr95``. The task
-        "rejection" has ``accuracy_rejection_auc`` and ``ece`` (classifiers) or
-        ``risk_coverage_auc`` of squared errors (regressors), and ``log_score``. Each comes with
+        "rejection" has ``accuracy``, ``accuracy_rejection_auc`` and ``ece`` (classifiers) or
+        ``risk_coverage_auc`` of squared errors (regressors), and ``log_score``. Detectors of
+        `sklearn_quam.ood` are judged by the predictions of their network; other detectors predict
+        nothing, and have numbers for "ood" only. Each comes with
         ``_low`` and ``_high``, the ends of its interval; what does not apply is NaN. Predictions
         are those of each method's ``setting``: with "given", the default, all classifiers of one
         network predict what it predicts, and have its ``ece`` and ``log_score``. Further
-        columns: ``component``; ``seconds_per_point``, of the out-of-distribution or the test rows;
-        ``fit_seconds``, NaN for what was fitted before; ``error``, empty where all went well.
+        columns: ``component`` ("score" for detectors); ``rows_per_second``, of the
+        out-of-distribution or the test rows; ``fit_seconds``, NaN for what was fitted before;
+        ``trains_again``, whether the method takes further networks or training besides the given
+        network; ``error``, empty where all went well.
         The last rows are the entropy of the network (its total uncertainty, without any method;
         its variance where a regressor has ``measure="variance"``), for each network if there are
         several: the second and further ones name the first method that has it.
@@ -281,7 +319,7 @@ def compare_uncertainty(
     sets = {f"ood:{name}": X for name, X in X_ood.items()} if isinstance(X_ood, dict) else {}
     if not isinstance(X_ood, (dict, type(None))):
         sets["ood"] = X_ood
-    classification = any(map(_is_classifier, methods.values()))
+    classification = any(map(_is_for_classes, methods.values()))
     comparison = _Comparison((X_train, y_train, X_test, y_test), sets, classification, bootstrap)
     rows: list[dict[str, Any]] = []
     networks: dict[bytes, tuple[str, Any]] = {}
@@ -296,5 +334,5 @@ def compare_uncertainty(
         label = f"{_ENTROPY} of {name}" if number else _ENTROPY
         rows += comparison.judge(label, reference, "total")[0]
     ends = [f"{metric}{end}" for metric in _METRICS for end in ("", "_low", "_high")]
-    columns = ["method", "task", "component", *ends, "seconds_per_point", "fit_seconds", "error"]
-    return pd.DataFrame(rows, columns=columns)
+    costs = ["rows_per_second", "fit_seconds", "trains_again"]
+    return pd.DataFrame(rows, columns=["method", "task", "component", *ends, *costs, "error"])

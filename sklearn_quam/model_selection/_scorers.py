@@ -19,10 +19,10 @@ from ..base._inside import (
     COMPONENT,
     as_values,
     correct,
+    doubt_of,
     log_probabilities,
     method_and_rows,
     squared_errors,
-    uncertainty_of,
 )
 from ..metrics import accuracy_rejection_auc, gaussian_log_score, risk_coverage_auc
 from ..metrics._detection import DETECTION_SCORERS
@@ -39,8 +39,8 @@ class _OODScorer:
     metric: str | Callable[..., float]
 
     def __call__(self, estimator: Any, X: Any, y: Any = None) -> float:  # noqa: ARG002
-        known = getattr(uncertainty_of(estimator, X), self.component)
-        strange = getattr(uncertainty_of(estimator, self.X_ood), self.component)
+        known = doubt_of(estimator, X, self.component)
+        strange = doubt_of(estimator, self.X_ood, self.component)
         is_ood = np.repeat([0, 1], [len(known), len(strange)])
         metric = self.metric if callable(self.metric) else DETECTION_SCORERS[self.metric].score
         return float(metric(is_ood, np.concatenate([known, strange])))
@@ -52,13 +52,16 @@ def make_ood_scorer(
 ) -> Callable[..., float]:
     """Make a scorer of how well the uncertainty separates known data from other data.
 
+    It scores methods and detectors alike: what has no uncertainty but ``score_samples``, such as
+    the detectors of `sklearn_quam.ood` or scikit-learn's ``IsolationForest``, is taken by that.
+
     Parameters
     ----------
     X_ood : array-like of shape (n_ood, ...)
         Rows that are not from the distribution of the training data, as the estimator takes them:
         those to be found. The rows that the scorer is called with are the others.
     component : {"aleatoric", "epistemic", "total"}, default="epistemic"
-        Which uncertainty.
+        Which uncertainty; detectors have only one score.
     metric : {"roc_auc", "average_precision", "aupr", "neg_fpr95"} or callable, default="roc_auc"
         Greater is better: "neg_fpr95" is minus the false positive rate at a true positive rate of
         95 %. A function is called as ``metric(is_ood, uncertainty)``.

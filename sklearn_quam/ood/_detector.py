@@ -29,7 +29,7 @@ from .._network.likelihood import CLASSIFIER_LINKS
 from .._network.limits import computing
 from .._network.reference import ReferenceModel, build_reference, from_tensor, transform
 from ..base import NetworkEstimator
-from ..base._classifier import _match_classes
+from ..base._classifier import labels_of, match_classes
 from ..base._parameters import parameters_now
 from ._reading import Reader, Seen, make_reader
 
@@ -59,6 +59,11 @@ class FittedDetector:
     reader: Reader
     score: Score
     bounds: np.ndarray
+
+    @property
+    def reference(self) -> ReferenceModel:
+        """The given network."""
+        return self.reader.reference
 
     def __call__(self, inputs: Tensor) -> np.ndarray:
         """Return a score for each row, minus infinity for absurd ones."""
@@ -174,7 +179,7 @@ class BaseDetector(OutlierMixin, NetworkEstimator):
         n_outputs: int,
         reference: ReferenceModel,  # noqa: ARG002
     ) -> Tensor:
-        self.classes_ = _match_classes(y, network, n_outputs)
+        self.classes_ = match_classes(y, network, n_outputs)
         return torch.tensor(column_of_label(self.classes_, y))
 
     @computing()
@@ -194,7 +199,7 @@ class BaseDetector(OutlierMixin, NetworkEstimator):
         """
         check_is_fitted(self)
         self._refuse_changed_parameters()
-        return self._fitted(self._check_rows(X, self._fitted.reader.reference))
+        return self._fitted(self._check_rows(X, self._fitted.reference))
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Return by how much each row is more normal than the threshold.
@@ -247,9 +252,11 @@ class BaseDetector(OutlierMixin, NetworkEstimator):
 
     def _network_prediction(self, X: Any) -> np.ndarray:
         """Return the probabilities that the network predicts."""
-        check_is_fitted(self)
-        reference = self._fitted.reader.reference
+        reference = self._fitted.reference
         return reference.predict(self._check_rows(X, reference)).to_array()
+
+    def _decide(self, outputs: np.ndarray) -> np.ndarray:
+        return labels_of(outputs, self.classes_, self._fitted.reference.threshold)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

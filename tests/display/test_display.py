@@ -14,9 +14,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import clone
+from sklearn.ensemble import IsolationForest
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.metrics import roc_auc_score
+from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -38,6 +40,7 @@ from sklearn_quam.display import (
     UncertaintyMapDisplay,
 )
 from sklearn_quam.metrics import accuracy_rejection_auc, accuracy_rejection_curve
+from sklearn_quam.ood import EnergyDetector
 
 matplotlib = pytest.importorskip("matplotlib")
 import matplotlib.pyplot as plt  # noqa: E402
@@ -871,3 +874,39 @@ def draw_baselines():
 
 if __name__ == "__main__":
     draw_baselines()
+
+
+# -- detectors ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["energy", "forest"])
+def test_pictures_of_detectors(kind):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 2))
+    y = (X[:, 0] > 0).astype(int)
+    if kind == "energy":
+        net = MLPClassifier((8,), solver="lbfgs", max_iter=50, random_state=0).fit(X, y)
+        detector = EnergyDetector(net).fit(X, y)
+    else:
+        detector = IsolationForest(n_estimators=5, random_state=0).fit(X)
+    histogram = UncertaintyHistogramDisplay.from_estimator(detector, X, X + 5)
+    np.testing.assert_array_equal(histogram.uncertainty_id, -detector.score_samples(X))
+    assert histogram.ax_.get_xlabel() == "minus the score"
+    shown = UncertaintyMapDisplay.from_estimator(detector, X, y, grid_resolution=5)
+    grid = np.column_stack([shown.xx0.ravel(), shown.xx1.ravel()])
+    expected = -detector.score_samples(grid).reshape(5, 5)
+    np.testing.assert_array_equal(shown.uncertainty.epistemic, expected)
+    assert shown.colorbars_[0].ax.get_ylabel() == "minus the score"
+    assert (shown.lead is None) == (kind == "forest")
+    assert len(shown.ax_.collections) > 1
+    images = UncertainSamplesDisplay.from_estimator(detector, X, image_shape=(1, 2), n_images=2)
+    assert (images.labels is None) == (kind == "forest")
+    np.testing.assert_array_equal(images.uncertainty, -detector.score_samples(X))
+
+
+def test_absurd_rows_are_drawn():
+    X = np.random.default_rng(0).normal(size=(60, 2))
+    net = MLPClassifier((8,), solver="lbfgs", max_iter=50, random_state=0).fit(X, X[:, 0] > 0)
+    detector = EnergyDetector(net).fit(X, X[:, 0] > 0)
+    shown = UncertaintyHistogramDisplay.from_estimator(detector, X, np.vstack([X, 1e30 * X]))
+    assert np.isfinite(shown.uncertainty_ood).all()

@@ -67,6 +67,8 @@ class WeightSamples:
 class SampledWeights(WeightChanging):
     """Draws weights when it is fitted; both settings then use the same models."""
 
+    _trains_again = True
+
     def _fit_models(self, fit: FitData) -> WeightSamples:
         limits, network = self._limits(fit), self._free_network(fit)
         bytes_per_row = network.bytes_per_row()
