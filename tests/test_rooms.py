@@ -10,8 +10,8 @@ import sklearn_quam
 ROOT = Path(sklearn_quam.__file__).parent
 # In the order in which data walks; a room imports from those before it only. What is not a room
 # of its own comes after all of them.
-ROOMS = ["_network", "_typing", "_curvature", "_search", "_posterior", "base", "baselines"]
-ROOMS += ["quam", "metrics", "ood", "model_selection", "display", "__init__"]
+ROOMS = ["exceptions", "_network", "_typing", "_curvature", "_search", "_posterior", "base"]
+ROOMS += ["baselines", "quam", "metrics", "ood", "model_selection", "display", "__init__"]
 # Modules of a room in the order in which they build on each other. A package within a room has one
 # place in the order of the room, and an order of its own.
 INSIDE = {
@@ -23,7 +23,8 @@ INSIDE = {
     "_search": ["targets", "problem", "steps", "schedule", "penalty", "natural", "run", "sampling"]
     + ["profile", "adversarial", "traces"],
     "_search/natural": ["path", "chains", "general", "linear", "arguments"],
-    "_posterior": ["measures", "results", "estimate", "accumulate", "fitted", "workers"],
+    "_posterior": ["measures", "results", "estimate", "accumulate", "known", "lost", "fitted"]
+    + ["workers"],
 }
 MAX_LINES = 450
 MAX_FILES = 12

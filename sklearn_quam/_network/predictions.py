@@ -104,6 +104,10 @@ class Prediction:
         fine = torch.stack([torch.isfinite(part).all(dim=-1) for part in self.parts])
         return fine.all(dim=0)
 
+    def is_defined(self) -> Tensor:
+        """Tell which predictions mean something: a probability may be zero, a variance may not."""
+        raise NotImplementedError
+
     def __getstate__(self) -> dict[str, Any]:
         return to_arrays(self.parts)
 
@@ -152,6 +156,10 @@ class Categorical(Prediction):
 
     log_proba: Tensor
 
+    def is_defined(self) -> Tensor:
+        """Tell which probabilities are numbers."""
+        return ~torch.isnan(self.log_proba).any(dim=-1)
+
     def expected(self) -> Tensor:
         """Return probabilities."""
         return self.log_proba.exp()
@@ -186,6 +194,10 @@ class Gaussian(Prediction):
 
     mean: Tensor
     variance: Tensor
+
+    def is_defined(self) -> Tensor:
+        """Tell which Gaussians have a finite mean and a finite variance above zero."""
+        return self.is_finite() & (self.variance > 0).all(dim=-1)
 
     def expected(self) -> Tensor:
         """Return means."""

@@ -41,9 +41,12 @@ class Posterior:
     its standard error, whatever order the samples come in; they are left out where there are many.
     """
 
+    _original: Any
+
     def __init__(self, n_rows: int, n_features: int, device: torch.device) -> None:
         self._means = WeightedMean(n_rows, device)
         self._has_features = n_features <= _MAX_FEATURES
+        self._n_diverged = torch.zeros(n_rows, dtype=torch.long, device=device)
 
     def update(self, prediction: Any, log_weights: Tensor | None = None) -> None:
         """Add sampled models.
@@ -80,6 +83,25 @@ class Posterior:
     def _spread_coefficients(self) -> Tensor:
         """Return how the distance from the average prediction depends on the features."""
         raise NotImplementedError
+
+    def _left_out(self, prediction: Any, log_weights: Tensor | None) -> tuple[Any, Tensor]:
+        """Return models without those whose numbers are not finite, which count for nothing."""
+        if log_weights is None:
+            first = prediction.parts[0]
+            log_weights = first.new_zeros(first.shape[:2])
+        fine = prediction.is_defined()
+        if bool(fine.all()):
+            return prediction, log_weights
+        self._n_diverged += (~fine & (log_weights > -torch.inf)).sum(dim=0)
+
+        def replaced(part: Tensor, original: Tensor) -> Tensor:
+            return torch.where(fine[..., None], part, original.to(part))
+
+        return prediction.map(replaced, self._original), log_weights.masked_fill(~fine, -torch.inf)
+
+    def n_diverged(self) -> np.ndarray:
+        """Return how many models were left out because their numbers were not finite."""
+        return self._n_diverged.cpu().numpy()
 
     def effective_sample_size(self) -> np.ndarray:
         """Return how many equally weighted samples the weighted ones are worth."""
@@ -120,12 +142,13 @@ class CategoricalPosterior(Posterior):
         log_weights : Tensor of shape (n_models, n_rows), default=None
             Logarithms of their unnormalised weights; None weighs them all alike.
         """
+        prediction, log_weights = self._left_out(prediction, log_weights)
         prediction = _normalised(prediction)
-        self._means.add_weights(_or_equal(log_weights, prediction))
+        self._means.add_weights(log_weights)
         entropy, proba = prediction.entropy(), prediction.expected()
         self._means.add("entropy", entropy)
         self._means.add("proba", proba)
-        self._means.add("divergence", self._original.kl(prediction), error=True)
+        self._means.add("divergence", _divergence(self._original, prediction, proba), error=True)
         if self._has_features:
             self._means.add("features", torch.cat([entropy[..., None], proba], -1), error=True)
 
@@ -189,8 +212,8 @@ class GaussianPosterior(Posterior):
         log_weights : Tensor of shape (n_models, n_rows), default=None
             Logarithms of their unnormalised weights; None weighs them all alike.
         """
+        prediction, log_weights = self._left_out(prediction, log_weights)
         prediction = prediction.to(self._original.mean.dtype)
-        log_weights = _or_equal(log_weights, prediction)
         # Means are kept as distances from the given one: their variance does not cancel.
         shift = prediction.mean - self._original.mean
         if self._measure == "variance":
@@ -299,11 +322,15 @@ def _normalised(prediction: Categorical) -> Categorical:
     return wide.map(lambda part: torch.log_softmax(part, dim=-1))
 
 
-def _or_equal(log_weights: Tensor | None, samples: Prediction) -> Tensor:
-    if log_weights is not None:
-        return log_weights
-    first = samples.parts[0]
-    return first.new_zeros(first.shape[:2])
+def _divergence(original: Categorical, other: Categorical, proba: Tensor) -> Tensor:
+    """Return KL(original || other), given the probabilities of the other.
+
+    What probabilities sum up to is taken out of each term, so that none is negative: next to a
+    probability of almost one, small ones are not lost.
+    """
+    own = original.expected()
+    terms = own * (original.log_proba - other.log_proba) - own + proba
+    return torch.where(own == 0, proba, terms).clamp(min=0).sum(dim=-1)
 
 
 def _to_numpy(values: Tensor) -> np.ndarray:

@@ -18,6 +18,8 @@ from .._network.limits import Limits, slices
 from .._network.predictions import Prediction
 from .._network.reference import ReferenceModel
 from .accumulate import Posterior, make_posterior
+from .known import KnownRange
+from .lost import guarded
 from .results import Diagnostics, RowResults, join
 
 
@@ -80,12 +82,15 @@ class FittedMethod:
         The given network.
     models : Models
         The plausible models.
+    known : KnownRange
+        How far the numbers of the training data go.
     diagnostics : type
         The kind of diagnostics that the method has.
     """
 
     reference: ReferenceModel
     models: Any
+    known: KnownRange
     diagnostics: type[Diagnostics] = Diagnostics
 
     def for_thread(self) -> FittedMethod:
@@ -103,10 +108,19 @@ class FittedMethod:
 
     def results(self, inputs: Tensor, question: Question) -> RowResults:
         """Return what the models say about rows, all of them together."""
+
+        def ask(rows: Any, original: Prediction) -> RowResults:
+            posterior = make_posterior(original, question.measure)
+            found = self.models.sample(inputs[rows], original, posterior, question)
+            return summarise(posterior, question, self.diagnostics, found)
+
         original = self.reference.predict(inputs)
-        posterior = make_posterior(original, question.measure)
-        found = self.models.sample(inputs, original, posterior, question)
-        return summarise(posterior, question, self.diagnostics, found)
+        return guarded(self.known, inputs, original, question.measure, self.diagnostics, ask)
+
+    def predict(self, inputs: Tensor) -> tuple[Prediction, np.ndarray]:
+        """Return what the given network predicts for rows, and which it cannot compute with."""
+        prediction, infinite = self.known.in_place_of_infinite(self.reference.predict(inputs))
+        return prediction, (self.known.beyond(inputs, prediction) | infinite).cpu().numpy()
 
     def results_of_chunks(
         self, chunks: Iterable[Tensor], question: Question
@@ -147,6 +161,7 @@ def summarise(
         "standard_error": posterior.standard_error(question.setting),
         "effective_sample_size": posterior.effective_sample_size(),
         **found,
+        "n_diverged": posterior.n_diverged() + found.get("n_diverged", 0),
     }
     return RowResults(
         posterior.prediction(question.setting).to_array(),

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+# Stands for an infinite uncertainty: above all others, and yet a number, so that metrics take it,
+# and sums and means of it are finite.
+INFINITE = 1e300
 
 
 class Uncertainty(NamedTuple):
@@ -20,7 +25,8 @@ class Uncertainty(NamedTuple):
         Uncertainty of the outcome itself, which no better model removes. An entropy (in nats) of a
         regressor may be negative; a variance (in squared units of the target) is not.
     epistemic : ndarray of shape (n_samples,)
-        Uncertainty about the model: how far plausible models disagree. Never negative.
+        Uncertainty about the model: how far plausible models disagree. Never negative; 1e300,
+        which stands for infinite, for rows that are `beyond_range`.
     total : ndarray of shape (n_samples,)
         Sum of the two.
 
@@ -37,6 +43,20 @@ class Uncertainty(NamedTuple):
     aleatoric: np.ndarray
     epistemic: np.ndarray
     total: np.ndarray
+
+    @property
+    def beyond_range(self) -> np.ndarray:
+        """Tell which rows the network cannot compute with.
+
+        Next to their values, those of the training data are lost in rounding; or the network's
+        numbers for them overflow or saturate.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,), dtype bool
+            Rows whose epistemic and total uncertainty is 1e300.
+        """
+        return self.epistemic >= INFINITE
 
     def to_frame(self, index: Any = None) -> pd.DataFrame:
         """Return the arrays as columns of a DataFrame.
@@ -67,6 +87,9 @@ class Diagnostics:
         the expected setting with more than 64 classes, or 16 outputs.
     effective_sample_size : ndarray of shape (n_samples,)
         How many equally weighted models the sampled ones are worth.
+    n_diverged : ndarray of shape (n_samples,), dtype int
+        Models (searches of QUAM) that ran into infinite or undefined numbers and were left out from
+        then on. At least one where the row is beyond the range that the network can compute with.
 
     Examples
     --------
@@ -81,6 +104,13 @@ class Diagnostics:
 
     standard_error: np.ndarray
     effective_sample_size: np.ndarray
+    n_diverged: np.ndarray
+    # What is said about rows that the network cannot compute with.
+    _lost: ClassVar[dict[str, Any]] = {
+        "standard_error": INFINITE,
+        "effective_sample_size": 1.0,
+        "n_diverged": 1,
+    }
 
     def to_frame(self, index: Any = None) -> pd.DataFrame:
         """Return the arrays as columns of a DataFrame.
@@ -107,6 +137,11 @@ class Diagnostics:
         columns = zip(*(part._columns().values() for part in parts), strict=True)
         return cls(*map(np.concatenate, columns))
 
+    @classmethod
+    def _of_lost_rows(cls, n_rows: int) -> Self:
+        """Return what is said about rows that the network cannot compute with."""
+        return cls(**{name: np.full(n_rows, value) for name, value in cls._lost.items()})
+
 
 @dataclass(frozen=True, eq=False)
 class SearchDiagnostics(Diagnostics):
@@ -119,6 +154,9 @@ class SearchDiagnostics(Diagnostics):
         the expected setting with more than 64 classes, or 16 outputs.
     effective_sample_size : ndarray of shape (n_samples,)
         How many equally weighted models the sampled ones are worth.
+    n_diverged : ndarray of shape (n_samples,), dtype int
+        Models (searches of QUAM) that ran into infinite or undefined numbers and were left out from
+        then on. At least one where the row is beyond the range that the network can compute with.
     rival : ndarray of shape (n_samples,), dtype object
         What the cheapest model that disagrees says instead, of those that searches end with: a
         class, or "up" or "down" if it is off by a standard deviation; None where there is none.
@@ -135,8 +173,6 @@ class SearchDiagnostics(Diagnostics):
         Whether it costs no more than the allowed slack.
     n_steps : ndarray of shape (n_samples,), dtype int
         Search steps spent on the row, all targets together.
-    n_diverged : ndarray of shape (n_samples,), dtype int
-        Searches that ran into infinite or undefined numbers and were left out from then on.
 
     Examples
     --------
@@ -154,7 +190,15 @@ class SearchDiagnostics(Diagnostics):
     loss_increase: np.ndarray
     feasible: np.ndarray
     n_steps: np.ndarray
-    n_diverged: np.ndarray
+    _lost: ClassVar[dict[str, Any]] = {
+        **Diagnostics._lost,
+        "rival": None,
+        # Any other answer is as good as this one.
+        "rival_cost": 0.0,
+        "loss_increase": np.nan,
+        "feasible": False,
+        "n_steps": 0,
+    }
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,6 +212,9 @@ class ChainDiagnostics(Diagnostics):
         the expected setting with more than 64 classes, or 16 outputs.
     effective_sample_size : ndarray of shape (n_samples,)
         How many equally weighted models the sampled ones are worth.
+    n_diverged : ndarray of shape (n_samples,), dtype int
+        Models (searches of QUAM) that ran into infinite or undefined numbers and were left out from
+        then on. At least one where the row is beyond the range that the network can compute with.
     r_hat : ndarray of shape (n_samples,)
         How much the chains disagree about the prediction (split R-hat, the largest of all
         outputs): close to 1 once they have converged.
@@ -185,6 +232,7 @@ class ChainDiagnostics(Diagnostics):
     """
 
     r_hat: np.ndarray
+    _lost: ClassVar[dict[str, Any]] = {**Diagnostics._lost, "r_hat": INFINITE}
 
 
 class RowResults(NamedTuple):
@@ -216,4 +264,41 @@ def join(parts: list[RowResults]) -> RowResults:
         Uncertainty(*map(np.concatenate, zip(*uncertainty, strict=True))),
         diagnostics[0]._join(diagnostics),
         np.concatenate(variance),
+    )
+
+
+def merge(asked: RowResults, kept: np.ndarray, lost: RowResults, where: np.ndarray) -> RowResults:
+    """Return results in which some rows are replaced.
+
+    Parameters
+    ----------
+    asked : RowResults
+        Results of rows that models were asked about.
+    kept : ndarray of bool
+        Which of these count.
+    lost : RowResults
+        Results of the rows that are replaced.
+    where : ndarray of shape (n_rows,), dtype bool
+        Where those belong; the kept ones fill the other places.
+
+    Returns
+    -------
+    RowResults
+        Of all rows.
+    """
+
+    def merged(own: np.ndarray, other: np.ndarray) -> np.ndarray:
+        whole = np.empty((len(where), *own.shape[1:]), own.dtype)
+        whole[~where], whole[where] = own[kept], other
+        return whole
+
+    columns = zip(
+        asked.diagnostics._columns().items(), lost.diagnostics._columns().values(), strict=True
+    )
+    diagnostics = {name: merged(own, other) for (name, own), other in columns}
+    return RowResults(
+        merged(asked.prediction, lost.prediction),
+        Uncertainty(*map(merged, asked.uncertainty, lost.uncertainty)),
+        type(asked.diagnostics)(**diagnostics),
+        merged(asked.variance, lost.variance),
     )

@@ -9,6 +9,7 @@ from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 
 from .._network.free import FreeNetwork
@@ -19,6 +20,7 @@ from .._search.natural.arguments import LinearSearch, NaturalSearch, is_linear
 from .._search.penalty import PenaltySearch
 from .._search.targets import Targets
 from .._search.traces import found_models, search_traces
+from ._checks import refuse_lost_rows, warn_about_lost_rows
 from ._estimator import FitData
 from ._weights import WeightChanging
 
@@ -197,6 +199,7 @@ class AdversarialSearch(WeightChanging):
         3
         """
         inputs, fitted = self._check_inputs(x), self._fitted
+        refuse_lost_rows(fitted.predict(inputs)[1])
         limits = self._question(inputs).limits
         return list(found_models(fitted.models, fitted.reference, inputs, limits))
 
@@ -218,7 +221,8 @@ class AdversarialSearch(WeightChanging):
             What it costs to make each class more likely than not, in nats of the whole training
             set: zero for a class that is so already, infinite for classes that were not searched
             for (see ``targets``) or not reached. Regressors have two columns for each output: to
-            move its mean up, and down, by a standard deviation.
+            move its mean up, and down, by a standard deviation. All are zero for rows that the
+            network cannot compute with: any answer is as good as another.
 
         Examples
         --------
@@ -233,11 +237,14 @@ class AdversarialSearch(WeightChanging):
         """
         inputs, models = self._check_inputs(X), self._fitted.models
         limits = self._question(inputs).limits
-        prices = [
-            models.prices(inputs[rows], self._fitted.reference.predict(inputs[rows]), limits)
-            for rows in self._fitted.chunks(inputs, replace(limits, n_workers=1))
-        ]
-        return np.concatenate(prices)
+        original, lost = self._fitted.predict(inputs)
+        warn_about_lost_rows(lost)
+        prices = np.zeros((len(inputs), models.problem.targets.n_answers))
+        fine = torch.as_tensor(np.flatnonzero(~lost), device=inputs.device)
+        for chunk in self._fitted.chunks(fine, replace(limits, n_workers=1)):
+            rows = fine[chunk]
+            prices[rows.cpu().numpy()] = models.prices(inputs[rows], original[rows], limits)
+        return prices
 
     @computing()
     def search_traces(self, x: Any) -> list[list[dict[str, Any]]]:
@@ -272,5 +279,6 @@ class AdversarialSearch(WeightChanging):
         (21,)
         """
         inputs, fitted = self._check_inputs(x), self._fitted
+        refuse_lost_rows(fitted.predict(inputs)[1])
         limits = self._question(inputs).limits
         return list(search_traces(fitted.models, fitted.reference, inputs, limits))

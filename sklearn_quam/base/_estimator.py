@@ -38,9 +38,11 @@ from .._network.reference import (
 )
 from .._network.training import default_network, train
 from .._posterior.fitted import FittedMethod, Models, Question
+from .._posterior.known import known_range
 from .._posterior.results import Diagnostics, RowResults, join
 from .._posterior.workers import results_of_workers
 from .._typing import Device, RandomState
+from ._checks import warn_about_lost_rows
 from ._parameters import changed_parameters, parameters_now
 from ._wrapping import WrapsNetwork
 
@@ -274,7 +276,9 @@ class BaseUncertaintyEstimator(NetworkEstimator):
         data = self._given(X, y, sample_weight, fit_params, **more)
         with computing():
             models = self._fit_models(data)
-        self._fitted = FittedMethod(data.reference, models, self._diagnostics)
+        n_classes = len(self.classes_) if self._task == "classifier" else None
+        known = known_range(data.training, n_classes)
+        self._fitted = FittedMethod(data.reference, models, known, self._diagnostics)
         self._fitted_parameters = parameters_now(self)
 
     def _question(self, inputs: Tensor) -> Question:
@@ -296,7 +300,12 @@ class BaseUncertaintyEstimator(NetworkEstimator):
             for done in self._results_of_chunks(inputs, question):
                 parts.append(done)
                 bar.update(len(done.prediction))
-        return join(parts)
+        return self._warned(join(parts))
+
+    def _warned(self, results: RowResults) -> RowResults:
+        """Return results, with a warning if they say something that may go unseen."""
+        warn_about_lost_rows(results.uncertainty.beyond_range)
+        return results
 
     def _progress_bar(self, n_rows: int) -> tqdm:
         return tqdm(total=n_rows, unit="point", disable=not self.verbose, desc=type(self).__name__)
@@ -315,8 +324,9 @@ class BaseUncertaintyEstimator(NetworkEstimator):
 
     def _predict_reference(self, X: Any) -> Prediction:
         """Return what the given network alone predicts."""
-        inputs = self._check_inputs(X)
-        return self._fitted.reference.predict(inputs)
+        prediction, lost = self._fitted.predict(self._check_inputs(X))
+        warn_about_lost_rows(lost)
+        return prediction
 
     def predict(self, X: Any, *, return_uncertainty: bool = False) -> Any:
         """Predict the target of each row.

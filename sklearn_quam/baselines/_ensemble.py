@@ -18,6 +18,7 @@ from .._network.limits import Limits, computing, slices
 from .._network.training import train, untrained
 from .._posterior.accumulate import make_posterior
 from .._posterior.fitted import FittedMethod, Question, summarise
+from .._posterior.lost import guarded
 from .._posterior.results import Diagnostics, RowResults, join
 from ..base._estimator import BaseUncertaintyEstimator, FitData
 from ..base._regressor import BaseUncertaintyRegressor
@@ -35,19 +36,15 @@ class Members:
 
     methods: tuple[FittedMethod, ...]
 
-    def results(
-        self, original: Any, inputs: list[Tensor], rows: slice, question: Question
-    ) -> RowResults:
+    def results(self, original: Any, inputs: list[Tensor], question: Question) -> RowResults:
         """Return what all members together say about some rows.
 
         Parameters
         ----------
         original : Prediction
             What the reference predicts for these rows.
-        inputs : list of Tensor of shape (n_samples, ...)
-            All rows, as each of the members takes them.
-        rows : slice
-            Which of them.
+        inputs : list of Tensor of shape (n_rows, ...)
+            These rows, as each of the members takes them.
         question : Question
             What is asked.
 
@@ -58,8 +55,8 @@ class Members:
         """
         posterior = make_posterior(original, question.measure)
         for method, own in zip(self.methods, inputs, strict=True):
-            predicted = method.reference.predict(own[rows])
-            method.models.sample(own[rows], predicted, posterior, question)
+            predicted = method.reference.predict(own)
+            method.models.sample(own, predicted, posterior, question)
         return summarise(posterior, question, Diagnostics, {})
 
     def rows_at_once(self, inputs: Tensor, limits: Limits) -> int:
@@ -170,10 +167,21 @@ class Ensemble(BaseUncertaintyEstimator):
         with self._progress_bar(len(inputs)) as bar:
             size = members.rows_at_once(of_members[0], question.limits)
             for rows in slices(len(inputs), size):
-                original = self._fitted.reference.predict(inputs[rows])
-                parts.append(members.results(original, of_members, rows, question))
-                bar.update(len(original))
-        return join(parts)
+                own = [part[rows] for part in of_members]
+                parts.append(self._results_of_rows(inputs[rows], own, question))
+                bar.update(len(inputs[rows]))
+        return self._warned(join(parts))
+
+    def _results_of_rows(
+        self, inputs: Tensor, of_members: list[Tensor], question: Question
+    ) -> RowResults:
+        fitted = self._fitted
+
+        def ask(rows: Any, original: Any) -> RowResults:
+            return fitted.models.results(original, [own[rows] for own in of_members], question)
+
+        original = fitted.reference.predict(inputs)
+        return guarded(fitted.known, inputs, original, question.measure, Diagnostics, ask)
 
 
 class RegressionEnsemble(Ensemble, BaseUncertaintyRegressor):

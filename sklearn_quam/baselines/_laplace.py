@@ -25,6 +25,7 @@ from .._network.limits import Limits, batches, computing, rows_at_once, slices
 from .._network.predictions import Categorical, Prediction
 from .._posterior.accumulate import CategoricalPosterior, Posterior, make_posterior
 from .._posterior.fitted import Question
+from ..base._checks import refuse_lost_rows
 from ..base._estimator import FitData
 from ..base._weights import WeightChanging
 
@@ -177,6 +178,7 @@ class LaplaceMethod(WeightChanging):
             Covariance under the posterior of the free parameters.
         """
         inputs, models = self._check_inputs(X), self._fitted.models
+        refuse_lost_rows(self._fitted.predict(inputs)[1])
         means, covariances = [], []
         for rows in self._fitted.chunks(inputs, self._question(inputs).limits):
             at_cut = models.view.network.at_cut(inputs[rows])

@@ -654,13 +654,13 @@ def test_frames_have_a_column_for_each_part():
         (Diagnostics, []),
         (
             SearchDiagnostics,
-            ["rival", "rival_cost", "loss_increase", "feasible", "n_steps", "n_diverged"],
+            ["rival", "rival_cost", "loss_increase", "feasible", "n_steps"],
         ),
         (ChainDiagnostics, ["r_hat"]),
     ],
 )
 def test_frames_have_a_column_for_each_diagnostic(kind, more):
-    names = ["standard_error", "effective_sample_size", *more]
+    names = ["standard_error", "effective_sample_size", "n_diverged", *more]
     assert [field.name for field in fields(kind)] == names
     diagnostics = kind(*(np.array([k, k + 10]) for k in range(len(names))))
     frame = diagnostics.to_frame(index=["a", "b"])

@@ -1,0 +1,105 @@
+"""How far the numbers of the training data go, and which rows are beyond."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._network.limits import accumulation_dtype
+from .._network.predictions import Categorical, Gaussian, Prediction
+from .._network.reference import TrainingSet
+
+
+@dataclass(frozen=True)
+class KnownRange:
+    """What the training data look like to somebody who has no network.
+
+    Parameters
+    ----------
+    largest : float
+        Largest absolute value among the inputs; infinite for whole numbers, which do not round.
+    constant : Prediction
+        Class frequencies, or mean and variance of the targets: one row.
+    """
+
+    largest: float
+    constant: Prediction
+
+    def beyond(self, inputs: Tensor, prediction: Any) -> Tensor:
+        """Tell which rows hold values next to which those of the training data vanish in rounding.
+
+        A layer adds up what it takes. Next to a value that much larger than any of the training
+        data, all others, and the biases, are gone: whatever comes out was never learnt. Means that
+        much larger than the targets have no digits left for what was.
+        """
+        lost = torch.zeros(len(inputs), dtype=torch.bool, device=inputs.device)
+        if inputs.is_floating_point():
+            size = inputs.reshape(len(inputs), -1).abs().amax(dim=1)
+            lost = ~(size * torch.finfo(inputs.dtype).eps <= self.largest)
+        if isinstance(self.constant, Gaussian):
+            rounding = torch.finfo(prediction.mean.dtype).eps * prediction.mean.abs()
+            target = self.constant.mean.abs() + self.constant.variance.sqrt()
+            lost = lost | ~(rounding <= target.to(rounding)).all(dim=-1)
+        return lost
+
+    def in_place_of_infinite(self, prediction: Prediction) -> tuple[Any, Tensor]:
+        """Return a prediction with the constant one where it is not finite, and where that is."""
+        infinite = ~prediction.is_defined()
+        if not bool(infinite.any()):
+            return prediction, infinite
+
+        def replaced(part: Tensor, constant: Tensor) -> Tensor:
+            return torch.where(infinite[:, None], constant.to(part), part)
+
+        return prediction.map(replaced, self.constant), infinite
+
+
+def is_saturated(prediction: Any) -> Tensor:
+    """Tell for which rows a classifier is so sure that no number tells other classes from zero."""
+    if not isinstance(prediction, Categorical):
+        return torch.zeros(len(prediction), dtype=torch.bool, device=prediction.device)
+    smallest = math.log(torch.finfo(accumulation_dtype(prediction.device)).tiny)
+    return prediction.log_proba.topk(2, dim=-1).values[..., 1] < smallest
+
+
+def known_range(training: TrainingSet, n_classes: int | None) -> KnownRange:
+    """Return what the training data look like to somebody who has no network.
+
+    Parameters
+    ----------
+    training : TrainingSet
+        The training data, as the network takes them.
+    n_classes : int or None
+        Number of classes; None where the targets are values.
+
+    Returns
+    -------
+    KnownRange
+        Their largest value, and the best prediction that is the same for all rows.
+    """
+    inputs, largest = training.inputs, math.inf
+    if inputs.is_floating_point():
+        # Rows of zeros only say nothing about the scale of others.
+        largest = float(inputs.abs().max()) or 1.0
+    return KnownRange(largest, _constant(training, n_classes))
+
+
+def _constant(training: TrainingSet, n_classes: int | None) -> Prediction:
+    target, dtype = training.target, accumulation_dtype(training.target.device)
+    weight = torch.ones(len(target), dtype=dtype, device=target.device)
+    if training.weight is not None:
+        weight = training.weight.to(dtype)
+    share = weight / weight.sum()
+    if n_classes is not None:
+        frequency = share.new_zeros(n_classes).index_add_(0, target, share)
+        return Categorical(frequency.clamp(min=torch.finfo(dtype).tiny).log()[None])
+    target = target.to(dtype)
+    mean = share @ target
+    variance = share @ (target - mean) ** 2
+    # Where all targets are zero, they say nothing about the scale of others.
+    variance = torch.where((variance == 0) & (mean == 0), 1.0, variance)
+    return Gaussian(mean[None], variance.clamp(min=torch.finfo(dtype).tiny)[None])

@@ -1,0 +1,92 @@
+"""Rows that a network cannot judge: their uncertainty is infinite, never zero and never NaN."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .._network.predictions import Prediction
+from .accumulate import make_posterior
+from .known import KnownRange, is_saturated
+from .results import INFINITE, Diagnostics, RowResults, Uncertainty, merge
+
+
+def guarded(
+    known: KnownRange,
+    inputs: Tensor,
+    original: Prediction,
+    measure: str,
+    diagnostics: type[Diagnostics],
+    ask: Callable[[Any, Prediction], RowResults],
+) -> RowResults:
+    """Return what models say about rows; rows that cannot be judged are lost, not wrong.
+
+    Lost are rows whose values are beyond those of the training data or whose prediction is not
+    finite, which the models are not asked about; and rows whose uncertainty comes out undefined,
+    infinite, or as zero although the prediction has no digits left or models were left out.
+
+    Parameters
+    ----------
+    known : KnownRange
+        How far the numbers of the training data go.
+    inputs : Tensor of shape (n_rows, ...)
+        Rows as the given network takes them.
+    original : Prediction
+        What it predicts for them.
+    measure : {"entropy", "variance"}
+        What uncertainties are measured as.
+    diagnostics : type
+        The kind of diagnostics.
+    ask : callable
+        Takes an index of rows and what the given network predicts for them, and returns results.
+
+    Returns
+    -------
+    RowResults
+        Of all rows.
+    """
+    prediction, infinite = known.in_place_of_infinite(original)
+    lost = (known.beyond(inputs, prediction) | infinite).cpu().numpy()
+    if not lost.any():
+        results = ask(slice(None), prediction)
+        lost = _cannot_be_told(results, prediction)
+        kept = ~lost
+    elif lost.all():
+        return _results_of_lost(prediction, measure, diagnostics)
+    else:
+        fine = torch.as_tensor(np.flatnonzero(~lost), device=inputs.device)
+        results = ask(fine, prediction[fine])
+        kept = ~_cannot_be_told(results, prediction[fine])
+        lost[~lost] = ~kept
+    if not lost.any():
+        return results
+    index = torch.as_tensor(np.flatnonzero(lost), device=inputs.device)
+    return merge(results, kept, _results_of_lost(prediction[index], measure, diagnostics), lost)
+
+
+def _cannot_be_told(results: RowResults, original: Prediction) -> np.ndarray:
+    """Tell which rows have no number that could be trusted."""
+    numbers = [*results.uncertainty, *results.prediction.T, results.variance.sum(axis=1)]
+    fine = (np.abs(numbers) < INFINITE).all(axis=0)
+    silent = is_saturated(original).cpu().numpy() | (results.diagnostics.n_diverged > 0)
+    return ~fine | (silent & (results.uncertainty.epistemic == 0))
+
+
+def _results_of_lost(
+    prediction: Prediction, measure: str, diagnostics: type[Diagnostics]
+) -> RowResults:
+    """Return an infinite uncertainty of rows, around a prediction that is finite."""
+    posterior = make_posterior(prediction, measure)
+    posterior.update(prediction[None])
+    aleatoric = posterior.uncertainty("given").aleatoric.clip(-INFINITE, INFINITE)
+    infinite = np.full_like(aleatoric, INFINITE)
+    return RowResults(
+        prediction.to_array(),
+        Uncertainty(aleatoric, infinite, infinite.copy()),
+        diagnostics._of_lost_rows(len(aleatoric)),
+        np.full_like(posterior.variance("given"), INFINITE),
+    )

@@ -1,0 +1,214 @@
+"""Absurd rows never look safe: what a network cannot compute with is infinitely uncertain."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import roc_auc_score
+from torch import nn
+
+import sklearn_quam
+from sklearn_quam import QUAMClassifier, QUAMRegressor, ReferenceClassifier, ReferenceRegressor
+from sklearn_quam.exceptions import BeyondRangeWarning
+
+from .networks import LABELS, TARGET, X_NEW, Apply, X, dense, train
+from .test_contract import METHODS, is_classifier, make_data, make_estimator
+
+INFINITE = 1e300
+ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "gelu": nn.GELU}
+each_method = pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+SLOW = ("HMC", "CyclicalSGHMC", "SWAG", "MixtureLaplace", "MCDropout")
+FAST = [
+    method
+    for method in METHODS
+    if not method.name.startswith(SLOW) and method.name not in ("QUAMClassifier", "QUAMRegressor")
+]
+
+
+def trained(method, activation, dtype):
+    rows, y = make_data(method)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        width = 3 if is_classifier(method) else 1
+        module = nn.Sequential(nn.Linear(4, 8), ACTIVATIONS[activation](), nn.Linear(8, width))
+        return train(module, rows, y).to(dtype)
+
+
+FITTED = {}
+
+
+def fitted(method, activation, dtype):
+    """Return a fitted estimator, the same for all cases that ask for it."""
+    key = (method.name, activation, dtype)
+    if key not in FITTED:
+        rows, y = make_data(method)
+        est = make_estimator(method, trained(method, activation, dtype))
+        FITTED[key] = est.fit(rows.astype(np.float32 if dtype == torch.float32 else float), y)
+    return FITTED[key]
+
+
+@st.composite
+def growing_rows(draw):
+    """Return an ordinary row, again and again, with one feature that grows from 1 to 1e300."""
+    row = draw(st.integers(0, 39))
+    feature, sign = draw(st.integers(0, 3)), draw(st.sampled_from([-1, 1]))
+    return row, feature, sign * draw(st.floats(1, 9.9))
+
+
+@pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.BeyondRangeWarning")
+@settings(deadline=None, max_examples=40)
+@given(
+    method=st.sampled_from(FAST),
+    activation=st.sampled_from(sorted(ACTIVATIONS)),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+    rows=growing_rows(),
+)
+def test_uncertainty_never_falls_to_zero_as_a_feature_grows(method, activation, dtype, rows):
+    check_growing_rows(method, activation, dtype, rows)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.BeyondRangeWarning")
+@each_method
+@pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_every_method_on_the_way_to_absurd_rows(method, activation, dtype):
+    check_growing_rows(method, activation, dtype, (3, 1, 2.5))
+    check_growing_rows(method, activation, dtype, (5, 0, -1.0))
+
+
+def check_growing_rows(method, activation, dtype, rows):
+    est = fitted(method, activation, dtype)
+    number, feature, size = rows
+    largest = 37 if dtype == torch.float32 else 300
+    exponents = np.unique([*range(0, 20, 2), largest // 2, largest - 1, largest])
+    X = np.repeat(make_data(method)[0][[number]].astype(float), len(exponents), axis=0)
+    X[:, feature] = size * 10.0**exponents
+    for setting in ("given", "expected"):
+        u, diagnostics = est.set_params(setting=setting).predict_uncertainty(
+            X, return_diagnostics=True
+        )
+        assert np.isfinite(u).all()
+        lost = u.beyond_range
+        # Who is beyond stays beyond.
+        assert (np.diff(lost.astype(int)) >= 0).all()
+        assert lost[exponents >= (9 if dtype == torch.float32 else 17)].all()
+        assert (diagnostics.n_diverged[lost] > 0).all()
+        assert (u.total[lost] == INFINITE).all()
+        assert np.isfinite(est.predict(X)).all()
+        if not method.name.startswith("Reference") and setting == "given":
+            assert (u.epistemic > 0).all()
+        # Rows of a classifier that is as sure as numbers can be are beyond.
+        assert (u.total != 0).all()
+
+
+@each_method
+def test_one_absurd_row_is_counted_and_leaves_the_others_alone(method):
+    est = fitted(method, "relu", torch.float32)
+    rows = make_data(method, n_samples=7, seed=1)[0]
+    est.set_params(setting="given")
+    expected = est.predict_uncertainty(rows)
+    filled = rows.copy()
+    filled[4, 2] = 9.97e36
+    with pytest.warns(BeyondRangeWarning, match=r"cannot compute with 1 of 7 rows .*row 4") as seen:
+        u, diagnostics = est.predict_uncertainty(filled, return_diagnostics=True)
+    seen = [warning for warning in seen if warning.category is BeyondRangeWarning]
+    assert [warning.filename for warning in seen] == [__file__]
+    np.testing.assert_array_equal(u.beyond_range, np.arange(7) == 4)
+    assert u.epistemic[4] == u.total[4] == INFINITE
+    assert est_score(est, filled)[4] == -INFINITE
+    others = np.arange(7) != 4
+    for part, wanted in zip(u, expected, strict=True):
+        np.testing.assert_allclose(part[others], wanted[others], rtol=1e-5)
+    assert diagnostics.n_diverged[4] > 0
+    assert not diagnostics.n_diverged[others].any()
+    with pytest.warns(BeyondRangeWarning):
+        prediction = est.predict(filled)
+    np.testing.assert_array_equal(prediction[others], est.predict(rows[others]))
+
+
+def est_score(est, rows):
+    with pytest.warns(BeyondRangeWarning):
+        return est.score_samples(rows)
+
+
+def test_infinite_uncertainty_is_a_number_for_metrics():
+    est = QUAMClassifier(train(dense(), X, LABELS), random_state=0).fit(X, LABELS)
+    absurd = X_NEW[:5].copy()
+    absurd[:, 0] = 1e20
+    with pytest.warns(BeyondRangeWarning):
+        scores = est.predict_uncertainty(np.concatenate([X_NEW[5:], absurd])).epistemic
+    assert roc_auc_score([0] * 20 + [1] * 5, scores) == 1
+    assert np.isfinite(scores.mean())
+
+
+def test_values_known_from_training_are_no_reason_to_be_lost():
+    rows = X.copy()
+    rows[0, 0] = 1e20
+    module = nn.Sequential(nn.Tanh(), train(dense(), X, LABELS))
+    est = QUAMClassifier(module, random_state=0).fit(rows, LABELS)
+    assert not est.predict_uncertainty(rows[:2]).beyond_range.any()
+
+
+@pytest.mark.parametrize("kind", [QUAMClassifier, ReferenceClassifier])
+def test_a_row_without_a_prediction_gets_class_frequencies(kind):
+    module = nn.Sequential(Apply(lambda x: x / (x[:, :1].abs() < 5)), dense())
+    est = kind(module, random_state=0).fit(X, LABELS)
+    rows = X_NEW[:3].copy()
+    rows[:, 0] = [0.1, 6, 0.2]
+    with pytest.warns(BeyondRangeWarning):
+        proba, u = est.predict_proba(rows, return_uncertainty=True)
+    np.testing.assert_allclose(proba[1], np.bincount(LABELS) / len(LABELS))
+    np.testing.assert_array_equal(u.beyond_range, [False, True, False])
+
+
+@pytest.mark.parametrize("kind", [QUAMRegressor, ReferenceRegressor])
+def test_a_row_without_a_prediction_gets_the_mean_of_the_targets(kind):
+    module = nn.Sequential(Apply(lambda x: x / (x[:, :1].abs() < 5)), dense(1))
+    est = kind(module, random_state=0).fit(X, TARGET)
+    rows = X_NEW[:2].copy()
+    rows[:, 0] = [0.1, 6]
+    with pytest.warns(BeyondRangeWarning):
+        values = est.predict(rows)
+    assert values[1] == pytest.approx(TARGET.mean())
+    with pytest.warns(BeyondRangeWarning):
+        assert est.predict_uncertainty(rows).beyond_range[1]
+
+
+@pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.BeyondRangeWarning")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@each_method
+def test_weights_that_explode_never_look_safe(method, dtype):
+    module = trained(method, "relu", dtype)
+    with torch.no_grad():
+        for p in module.parameters():
+            p *= 1e6
+    rows, y = make_data(method)
+    est = make_estimator(method, module)
+    try:
+        u = est.fit(rows, y).predict_uncertainty(rows)
+    except ValueError as error:
+        # Who goes on with the training of such a network may refuse.
+        assert method.name.startswith(("SWAG", "Cyclical"))
+        assert "diverged. Lower learning_rate" in str(error)  # noqa: PT017
+        return
+    assert np.isfinite(u).all()
+    # Noise of a regressor is what the network is off by; a normal row has a total of about one.
+    assert ((u.epistemic > 0) | (u.total > 20)).all()
+
+
+def test_prices_and_models_of_absurd_rows():
+    est = QUAMClassifier(train(dense(), X, LABELS), random_state=0).fit(X, LABELS)
+    rows = X_NEW[:3].copy()
+    rows[1, 1] = 1e30
+    with pytest.warns(BeyondRangeWarning):
+        costs = est.rival_costs(rows)
+    np.testing.assert_array_equal(costs[1], 0)
+    np.testing.assert_allclose(costs[[0, 2]], est.rival_costs(rows[[0, 2]]), rtol=1e-5)
+    for ask in (est.adversarial_models, est.search_traces):
+        with pytest.raises(ValueError, match="cannot compute with row 1"):
+            ask(rows)
+    laplace = sklearn_quam.LaplaceClassifier(dense(), random_state=0).fit(X, LABELS)
+    with pytest.raises(ValueError, match="cannot compute with row 1"):
+        laplace.score_distribution(rows)
