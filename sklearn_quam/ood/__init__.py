@@ -5,6 +5,7 @@ the more normal), ``decision_function`` and ``predict`` (-1 for outliers, 1 for 
 is taken as it is, from skorch, torch or scikit-learn, also behind a ``Pipeline``.
 """
 
+from .combined import CombinedDetector
 from .energy import EnergyDetector
 from .gradient_norm import GradientNormDetector
 from .mahalanobis import MahalanobisDetector
@@ -14,6 +15,7 @@ from .pnml import PNMLDetector
 from .vim import ViMDetector
 
 __all__ = [
+    "CombinedDetector",
     "EnergyDetector",
     "GradientNormDetector",
     "MahalanobisDetector",
