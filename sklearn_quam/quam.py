@@ -75,6 +75,9 @@ class QUAMClassifier(AdversarialSearch, BaseUncertaintyClassifier):
         What the network returns: scores, logarithms of probabilities, probabilities, or the one
         score of the second of two classes. None takes it from a skorch net's criterion, and means
         logits for a plain module.
+    output : str or int, default=None
+        Which output is meant, by its name or number, if the network returns several. None takes
+        ``logits``, or what comes first.
     device : str or torch.device, default=None
         Where to run; None stays where the network is.
     n_jobs : int, default=None
@@ -168,6 +171,7 @@ class QUAMClassifier(AdversarialSearch, BaseUncertaintyClassifier):
         slack: float | None = None,
         n_training_rows: int | None = None,
         link: str | None = None,
+        output: str | int | None = None,
         device: Device = None,
         n_jobs: int | None = None,
         memory_limit: MemoryLimit = None,
@@ -184,6 +188,7 @@ class QUAMClassifier(AdversarialSearch, BaseUncertaintyClassifier):
         self.slack = slack
         self.n_training_rows = n_training_rows
         self.link = link
+        self.output = output
         self.device = device
         self.n_jobs = n_jobs
         self.memory_limit = memory_limit
@@ -255,6 +260,9 @@ class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
         What the network returns; two parts are a tuple, or the two halves of the columns. None
         takes it from a skorch net's criterion, such as ``MSELoss`` for the mean; of other modules
         it takes a tuple for mean and variance, anything else for the mean.
+    output : str or int, default=None
+        Which output is meant, by its name or number, if the network returns several. None takes
+        ``logits``, or what comes first.
     noise_variance : float or array-like of shape (n_outputs,), default=None
         Variance around the mean, for networks that predict the mean only. None measures it by the
         residuals of the training data, or of ``X_val`` if that is passed to ``fit``.
@@ -352,6 +360,7 @@ class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
         slack: float | None = None,
         n_training_rows: int | None = None,
         link: str | None = None,
+        output: str | int | None = None,
         noise_variance: NoiseVariance = None,
         device: Device = None,
         n_jobs: int | None = None,
@@ -370,6 +379,7 @@ class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
         self.slack = slack
         self.n_training_rows = n_training_rows
         self.link = link
+        self.output = output
         self.noise_variance = noise_variance
         self.device = device
         self.n_jobs = n_jobs

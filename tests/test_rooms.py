@@ -15,9 +15,9 @@ ROOMS += ["baselines", "quam", "metrics", "ood", "model_selection", "display", "
 # Modules of a room in the order in which they build on each other. A package within a room has one
 # place in the order of the room, and an order of its own.
 INSIDE = {
-    "_network": ["predictions", "likelihood", "limits", "adapters", "training", "reference"]
-    + ["parameters", "cut", "chain", "executors", "free"],
-    "_network/cut": ["tracing", "steps", "remembered", "hooks", "split"],
+    "_network": ["predictions", "outputs", "likelihood", "limits", "adapters", "training"]
+    + ["reference", "cut", "parameters", "chain", "executors", "free"],
+    "_network/cut": ["layers", "tracing", "steps", "remembered", "hooks", "split"],
     "_curvature": ["layouts", "scores", "structures", "layers", "measure", "prior"]
     + ["preconditioner", "influence"],
     "_search": ["targets", "problem", "steps", "schedule", "penalty", "natural", "run", "sampling"]

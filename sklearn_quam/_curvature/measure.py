@@ -8,10 +8,10 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+from .._network.cut.layers import execution_order
 from .._network.free import FreeNetwork
 from .._network.likelihood import Output
 from .._network.limits import accumulation_dtype
-from .._network.parameters import execution_order
 from .._network.reference import TrainingSet
 from .layers import add_kronecker_moments, has_kronecker_factors, rows_first
 from .layouts import Matrices, Vectors

@@ -162,6 +162,11 @@ def is_skorch(estimator: Any) -> bool:
     return skorch is not None and isinstance(estimator, skorch.NeuralNet)
 
 
+def is_quantised(part: nn.Module) -> bool:
+    """Tell whether a module computes with whole numbers, which have no gradients."""
+    return ".quantized." in f"{type(part).__module__}."
+
+
 def floating_dtype(module: nn.Module) -> torch.dtype:
     """Return the floating point type of a network, which its first parameter tells."""
     dtypes = (p.dtype for p in module.parameters() if p.is_floating_point())
@@ -259,13 +264,16 @@ def copy_module(module: nn.Module) -> nn.Module:
     if any(p.is_complex() for p in module.parameters()):
         raise ValueError("Networks with complex parameters are not supported.")
     try:
-        duplicate = copy.deepcopy(module)
+        with torch.no_grad():  # compiled modules copy theirs as if it were a step of a network
+            duplicate = copy.deepcopy(module)
     except Exception as error:
         raise ValueError(
             f"The network cannot be copied ({error}). Tensors kept as attributes must be detached; "
             "use torch.nn.utils.parametrizations for weight normalisation."
         ) from error
-    duplicate.eval().requires_grad_(False)
+    duplicate.eval()
+    for parameter in duplicate.parameters():
+        parameter.requires_grad_(False)
     tensors = [*duplicate.parameters(), *duplicate.buffers()]
     if any(t.dtype in (torch.float16, torch.bfloat16) for t in tensors):
         duplicate.float()

@@ -13,12 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .adapters import is_quantised
+from .cut.layers import is_compiled, layers_in_order
 from .cut.remembered import RememberedRows
 from .cut.split import SplitModule, split_module
 from .executors import EXECUTORS, Executor, choose_executor
 from .likelihood import Likelihood
 from .limits import batches
-from .parameters import FreeParameters, choose_parameters, execution_order
+from .parameters import FreeParameters, choose_parameters
 from .predictions import Prediction
 from .reference import ReferenceModel, Rows, TrainingSet
 
@@ -165,15 +167,42 @@ def free_network(
         The cut network.
     """
     module, probe = reference.module, probe_rows(inputs)
-    with torch.no_grad():
-        order = execution_order(module, lambda: module(probe))
-    free = choose_parameters(module, parameters, order, seed)
-    split = replace(split_module(module, free.names, probe), remembered=remembered)
+    likelihood = reference.likelihood
+    if is_compiled(module):
+        _refuse_compiled()
+    layers = layers_in_order(module, lambda: likelihood.pick(module(probe)))
+    free = choose_parameters(module, parameters, layers, seed)
+    chosen = {id(module.get_parameter(name)) for name in free.names}
+    compiled = [p for part in module.modules() if is_compiled(part) for p in part.parameters()]
+    if any(id(p) in chosen for p in compiled):
+        _refuse_compiled()
+    split = split_module(module, free.names, probe, pick=likelihood.pick)
+    _refuse_quantised(split.rest)
+    split = replace(split, remembered=remembered)
+    if split.rest is not module:
+        likelihood = replace(likelihood, output=None)  # the rest returns what was picked
     executor = choose_executor(
-        split.rest, reference.likelihood, free.weights(free.start), split.at_cut(probe)
+        split.rest, likelihood, free.weights(free.start), split.at_cut(probe)
     )
     # With a module of its own: the given network predicts meanwhile, in other threads.
     return FreeNetwork(module, free, split, executor.for_thread(), probe)
+
+
+def _refuse_compiled() -> None:
+    raise ValueError(
+        "The layers to be searched are in a torch.jit module, which cannot be run with other "
+        "weights. Pass the nn.Module that it was made from, or parameters= of layers that are not "
+        "compiled."
+    )
+
+
+def _refuse_quantised(rest: nn.Module) -> None:
+    if any(map(is_quantised, rest.modules())):
+        raise ValueError(
+            "The layers to be searched are quantised, or there are quantised layers behind them: "
+            "they have no weights that could change a little. Pass the network as it was before "
+            "quantisation, or one whose last layer was left out of it."
+        )
 
 
 def _restored(

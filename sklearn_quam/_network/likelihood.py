@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, one_hot
 
+from .outputs import InvalidOutputError, first, picked
 from .predictions import Categorical, Gaussian
 
 CLASSIFIER_LINKS = ("logits", "log_probabilities", "probabilities", "binary_logit")
@@ -23,10 +24,6 @@ _NORMALISATION_TOLERANCE = 1e-2
 Output = Tensor | tuple[Tensor, ...] | list[Tensor]
 
 
-class InvalidOutputError(ValueError):
-    """What a network returned does not fit its task, its classes or its link."""
-
-
 @dataclass(frozen=True)
 class CategoricalLikelihood:
     """Class probabilities out of a network's output.
@@ -35,14 +32,21 @@ class CategoricalLikelihood:
     ----------
     link : {"logits", "log_probabilities", "probabilities", "binary_logit"}
         What the network returns.
+    output : str, int or None
+        Which of several outputs; see `picked`.
     """
 
     link: str
+    output: str | int | None = None
     kind: ClassVar = Categorical
+
+    def pick(self, output: Any) -> Any:
+        """Return what counts of all that the network returns."""
+        return first(picked(output, self.output))
 
     def prediction(self, output: Output) -> Categorical:
         """Return what an output of the network means."""
-        return Categorical(self.log_proba(as_columns(output), dim=-1))
+        return Categorical(self.log_proba(as_columns(self.pick(output)), dim=-1))
 
     def log_proba(self, scores: Tensor, dim: int) -> Tensor:
         """Return log-probabilities of scores whose classes are along any axis."""
@@ -121,7 +125,7 @@ class CategoricalLikelihood:
         output : Tensor or tuple
             What the network returned for some training rows.
         """
-        scores = _checked_columns(output)
+        scores = _checked_columns(self.pick(output))
         width = scores.shape[-1]
         if self.link == "binary_logit" and width != 1:
             raise InvalidOutputError(
@@ -149,7 +153,7 @@ class CategoricalLikelihood:
 
     def n_outputs(self, output: Output) -> int:
         """Return the number of classes the network knows."""
-        return max(as_columns(output).shape[-1], 2)
+        return max(as_columns(self.pick(output)).shape[-1], 2)
 
 
 @dataclass(frozen=True)
@@ -162,14 +166,23 @@ class GaussianLikelihood:
         What the network returns. Two parts are a tuple, or the two halves of the columns.
     noise_variance : Tensor of shape (n_outputs,), default=None
         Variance around the mean, for networks that return the mean only.
+    output : str, int or None
+        Which of several outputs; see `picked`.
     """
 
     link: str
     noise_variance: Tensor | None = None
+    output: str | int | None = None
     kind: ClassVar = Gaussian
+
+    def pick(self, output: Any) -> Any:
+        """Return what counts of all that the network returns: a tensor, or mean and variance."""
+        found = picked(output, self.output)
+        return first(found) if self.link == "mean" else found
 
     def prediction(self, output: Output) -> Gaussian:
         """Return means and variances of shape (..., n_outputs)."""
+        output = self.pick(output)
         if self.link == "mean":
             mean = as_columns(output)
             noise = self.noise_variance
@@ -230,6 +243,7 @@ class GaussianLikelihood:
         output : Tensor or tuple
             What the network returned for some training rows.
         """
+        output = picked(output, self.output)
         if self.link == "mean":
             if isinstance(output, (tuple, list)) and len(output) > 1:
                 raise InvalidOutputError(
@@ -255,7 +269,8 @@ class GaussianLikelihood:
 
     def n_outputs(self, output: Output) -> int:
         """Return the number of real values the network predicts."""
-        mean = output if self.link == "mean" else _two_parts(output)[0]
+        found = self.pick(output)
+        mean = found if self.link == "mean" else _two_parts(found)[0]
         return as_columns(mean).shape[-1]
 
 
@@ -264,8 +279,8 @@ Likelihood = CategoricalLikelihood | GaussianLikelihood
 
 def as_columns(output: Output) -> Tensor:
     """Return the network's (first) output as a matrix with a row for each sample."""
-    first = output[0] if isinstance(output, (tuple, list)) else output
-    return first.unsqueeze(-1) if first.ndim == 1 else first
+    columns = first(output)
+    return columns.unsqueeze(-1) if columns.ndim == 1 else columns
 
 
 def _weighted(values: Tensor, weight: Tensor | None) -> Tensor:
@@ -290,27 +305,27 @@ def _two_parts(output: Output) -> tuple[Tensor, Tensor]:
 
 
 def _checked_columns(output: Output) -> Tensor:
-    first = output[0] if isinstance(output, (tuple, list)) else output
-    if not isinstance(first, Tensor):
+    scores = first(output)
+    if not isinstance(scores, Tensor):
         raise InvalidOutputError(
-            f"The network returns a {type(first).__name__}; it must return a tensor (or a tuple "
+            f"The network returns a {type(scores).__name__}; it must return a tensor (or a tuple "
             "that begins with one). Wrap it in a module whose forward picks the tensor."
         )
-    if first.ndim not in (1, 2):
+    if scores.ndim not in (1, 2):
         raise InvalidOutputError(
-            f"The network returns a tensor of shape {tuple(first.shape)}; it must be "
+            f"The network returns a tensor of shape {tuple(scores.shape)}; it must be "
             "(n_samples, n_outputs). Flatten or pool the further axes in the network."
         )
-    if not first.is_floating_point():
+    if not scores.is_floating_point():
         raise InvalidOutputError(
-            f"The network returns {first.dtype}; it must return floating point scores, not labels."
+            f"The network returns {scores.dtype}; it must return floating point scores, not labels."
         )
-    if not bool(torch.isfinite(first).all()):
+    if not bool(torch.isfinite(scores).all()):
         raise InvalidOutputError(
             "The network returns NaN or infinite values for rows of the training data. Check its "
             "weights (did the training diverge?) and whether X is scaled as it was for training."
         )
-    return as_columns(first)
+    return as_columns(scores)
 
 
 def _sums_to_one(proba: Tensor) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from numbers import Integral
@@ -16,6 +15,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from .cut.layers import RunLayer, last_layers
 
 _NORMALISATION = (
     nn.modules.batchnorm._NormBase,
@@ -105,7 +106,7 @@ class FreeParameters:
 
 
 def choose_parameters(
-    module: nn.Module, parameters: Any, order: Iterable[str], seed: int = 0
+    module: nn.Module, parameters: Any, layers: list[RunLayer], seed: int = 0
 ) -> FreeParameters:
     """Return the free parameters a user asks for.
 
@@ -115,8 +116,8 @@ def choose_parameters(
         The network.
     parameters : str, int, list of str, callable or LoRA
         What the user said.
-    order : iterable of str
-        Names of the submodules in the order in which a forward pass finishes them.
+    layers : list of RunLayer
+        Layers in the order in which they run; see `layers_in_order`.
     seed : int, default=0
         Seeds the factors of low-rank updates.
 
@@ -131,49 +132,19 @@ def choose_parameters(
         return _low_rank(module, parameters, seed)
     named = {name: p for name, p in module.named_parameters() if p.is_floating_point()}
     if not named:
-        raise ValueError("The network has no parameters that could be searched.")
-    names = _names(module, parameters, named, list(order))
+        raise ValueError(
+            "The network has no parameters that could be searched. If it was quantised, pass it as "
+            "it was before."
+        )
+    names = _names(module, parameters, named, layers)
     if not names:
         raise ValueError(f"parameters={parameters!r} selects none of the network's parameters.")
     start = {name: named[name].detach() for name in names}
     return FreeParameters(tuple(names), start, {name: _n_inputs(name, named) for name in names})
 
 
-def execution_order(module: nn.Module, run: Callable[[], Any]) -> list[str]:
-    """Return the names of submodules in the order in which a forward pass finishes them.
-
-    Parameters
-    ----------
-    module : torch.nn.Module
-        The network.
-    run : callable
-        Runs a forward pass.
-
-    Returns
-    -------
-    list of str
-        Names; the last call counts where a submodule is used twice.
-    """
-    finished: dict[str, None] = {}
-
-    def note(name: str) -> Callable[..., None]:
-        def hook(*_: Any) -> None:
-            finished.pop(name, None)
-            finished[name] = None
-
-        return hook
-
-    handles = [part.register_forward_hook(note(name)) for name, part in module.named_modules()]
-    try:
-        run()
-    finally:
-        for handle in handles:
-            handle.remove()
-    return list(finished)
-
-
 def _names(
-    module: nn.Module, parameters: Any, named: dict[str, nn.Parameter], order: list[str]
+    module: nn.Module, parameters: Any, named: dict[str, nn.Parameter], layers: list[RunLayer]
 ) -> list[str]:
     """Return the selected names, in the module's order; tied parameters are one."""
     if isinstance(parameters, bool) or parameters is None:
@@ -181,14 +152,14 @@ def _names(
     if parameters == "all":
         return list(named)
     if parameters == "auto":
-        parameters = _n_linear_at_the_end(module, order)
+        parameters = _n_linear_at_the_end(module, layers)
         if not parameters:
             return list(named)
     if parameters == "last_layer":
         parameters = 1
     if isinstance(parameters, Integral):
-        layers = last_layers(module, int(parameters), order)
-        chosen = {id(p) for layer in layers for p in module.get_submodule(layer).parameters()}
+        last = last_layers(layers, int(parameters))
+        chosen = {id(p) for layer in last for p in layer.parameters}
         return [name for name, p in named.items() if id(p) in chosen]
     aliases = dict(module.named_parameters(remove_duplicate=False))
     if parameters == "bias":
@@ -237,55 +208,15 @@ def _matching(pattern: str, named: dict[str, Any]) -> list[Any]:
     )
 
 
-def _n_linear_at_the_end(module: nn.Module, order: list[str]) -> int:
-    """Return how many linear layers there are behind the last layer of another kind."""
-    layers = _layers_that_ran(module, order)
-    kinds = [type(module.get_submodule(layer)) is nn.Linear for layer in layers]
-    return kinds[::-1].index(False) if False in kinds else len(kinds)
+def _n_linear_at_the_end(module: nn.Module, layers: list[RunLayer]) -> int:
+    """Return how many linear layers there are behind the last layer of another kind.
 
-
-def last_layers(module: nn.Module, count: int, order: Iterable[str]) -> list[str]:
-    """Return the last layers that have parameters.
-
-    Parameters
-    ----------
-    module : torch.nn.Module
-        The network.
-    count : int
-        How many.
-    order : iterable of str
-        Submodules in the order in which they run; see `execution_order`.
-
-    Returns
-    -------
-    list of str
-        Names of the layers.
+    A last layer that is only a parameter counts as one.
     """
-    with_parameters = _layers_that_ran(module, order)
-    if not 1 <= count <= len(with_parameters):
-        raise ValueError(
-            f"parameters={count} asks for the last {count} layers, but the network has "
-            f"{len(with_parameters)} layers with parameters."
-        )
-    return with_parameters[-count:]
-
-
-def _layers_that_ran(module: nn.Module, order: Iterable[str]) -> list[str]:
-    """Return the layers with parameters, in the order in which they run."""
-    layers = dict(module.named_modules())
-    # What computes a layer's weight (weight normalisation) is a part of the layer.
-    finished = [
-        name
-        for name in order
-        if any(p.is_floating_point() for p in layers[name].parameters())
-        and "parametrizations" not in name.split(".")
-    ]
-    # A layer is the innermost part that ran; what only contains such parts is none.
-    return [
-        name
-        for name in finished
-        if not any(other != name and other.startswith(name and f"{name}.") for other in finished)
-    ]
+    if layers and layers[-1].bare:
+        return 1
+    kinds = [not one.bare and type(module.get_submodule(one.name)) is nn.Linear for one in layers]
+    return kinds[::-1].index(False) if False in kinds else len(kinds)
 
 
 def _low_rank(module: nn.Module, lora: LoRA, seed: int) -> FreeParameters:

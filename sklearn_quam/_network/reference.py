@@ -13,16 +13,16 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils import check_array
 from torch import Tensor, nn
 
-from .adapters import Network, floating_dtype, is_torch, read_network, split_pipeline
+from .adapters import Network, floating_dtype, is_quantised, is_torch, read_network, split_pipeline
 from .likelihood import (
     CategoricalLikelihood,
     GaussianLikelihood,
-    InvalidOutputError,
     Likelihood,
     Output,
     infer_link,
 )
 from .limits import batches
+from .outputs import InvalidOutputError, picked, returned
 from .predictions import Prediction, from_arrays, to_arrays
 
 Rows = tuple[Tensor, ...]
@@ -200,6 +200,7 @@ def build_reference(
     *,
     task: str,
     link: str | None = None,
+    output: str | int | None = None,
     device: str | torch.device | None = None,
 ) -> tuple[ReferenceModel, Network, int]:
     """Return the reference model of a fitted estimator, after checking it on training rows.
@@ -214,6 +215,8 @@ def build_reference(
         What the network is used as.
     link : str or None
         What the network returns; None leaves it to the estimator.
+    output : str, int or None
+        Which of several outputs is meant; None takes the logits, or what comes first.
     device : str, torch.device or None
         Where to run; None stays where the network is.
 
@@ -227,24 +230,38 @@ def build_reference(
     transformers = copy.deepcopy(transformers)
     network = read_network(final, task=task, link=link)
     first = next(network.module.parameters(), torch.empty(0))
-    target = torch.device(device or first.device)
+    target = first.device if device is None else _device(device)
     module = network.module.to(target)
     probe = rows[:: max(1, len(rows) // _PROBE_ROWS)][:_PROBE_ROWS]
     if len(probe) == 1:
         probe = np.repeat(probe, 2, axis=0)
-    output, dtype = _first_run(module, probe, floating_dtype(module), target)
-    chosen = network.link or infer_link(output, task)
+    given, dtype = _first_run(module, probe, floating_dtype(module), target)
+    chosen = network.link or infer_link(picked(given, output), task)
     likelihood: Likelihood
     if task == "classifier":
-        likelihood = CategoricalLikelihood(chosen)
+        likelihood = CategoricalLikelihood(chosen, output)
     else:
-        likelihood = GaussianLikelihood(chosen)
-    likelihood.check(output)
+        likelihood = GaussianLikelihood(chosen, output=output)
+    likelihood.check(given)
     reference = ReferenceModel(
         module, likelihood, transformers, dtype, target, is_torch(final), network.threshold
     )
-    _check_rows(reference, reference.inputs(probe), output)
-    return reference, network, likelihood.n_outputs(output)
+    _check_rows(reference, reference.inputs(probe), given)
+    return reference, network, likelihood.n_outputs(given)
+
+
+def _device(device: str | torch.device) -> torch.device:
+    """Return a device that is there."""
+    try:
+        target = torch.device(device)
+        # One number, there and back: "meta" has none.
+        torch.ones(1, device=target).cpu()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ValueError(
+            f"device={str(device)!r} cannot be used on this machine ({str(error).splitlines()[0]}) "
+            "Leave device=None to stay where the network is, or pass device='cpu'."
+        ) from error
+    return target
 
 
 def from_tensor(values: Any) -> Any:
@@ -286,7 +303,7 @@ def _first_run(
         inputs = _to_tensor(probe, candidate, device)
         try:
             with torch.no_grad():
-                return module(inputs), candidate
+                return returned(module, inputs), candidate
         except Exception as error:
             errors.append(error)
     raise _failed(inputs, errors[0]) from errors[0]
@@ -311,9 +328,17 @@ def _check_rows(reference: ReferenceModel, inputs: Tensor, output: Output) -> No
         )
     # The later half: a recurrent network over the wrong axis lets rows depend on earlier ones.
     if not _close(expected, reference.predict(inputs[len(inputs) // 2 :])):
+        cure = (
+            "BatchNorm layers need track_running_stats=True, recurrent and attention layers "
+            "batch_first=True."
+        )
+        if any(map(is_quantised, reference.module.modules())):
+            cure = (
+                "Dynamically quantised layers scale all rows of a batch together: pass the network "
+                "as it was before quantisation."
+            )
         raise InvalidOutputError(
-            "The network's output for a row depends on the other rows. BatchNorm layers need "
-            "track_running_stats=True, recurrent and attention layers batch_first=True."
+            f"The network's output for a row depends on the other rows. {cure}"
         )
 
 

@@ -430,7 +430,9 @@ def _perturbed(start: Tensor, size: float, seed: int) -> Tensor:
 @torch.no_grad()
 def _bound_change(free: Free, start: Free, moved: list[str], max_change: float) -> None:
     """Shorten changes of parameters to the largest Euclidean norm, in place."""
-    squares = sum(((free[name] - start[name]) ** 2).flatten(1).sum(dim=1) for name in moved)
+    squares = sum(
+        ((free[name] - start[name]) ** 2).reshape(len(free[name]), -1).sum(dim=1) for name in moved
+    )
     factor = (max_change / torch.as_tensor(squares).sqrt()).clamp(max=1.0)
     for name in moved:
         value = free[name]

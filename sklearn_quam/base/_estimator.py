@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
@@ -82,12 +83,14 @@ class NetworkEstimator(WrapsNetwork):
     _live_parameters: ClassVar[tuple[str, ...]] = ()
     _parameter_constraints: ClassVar[dict] = {
         "estimator": "no_validation",
+        "output": [str, Integral, None],
         "device": [str, torch.device, None],
         "random_state": ["random_state"],
     }
 
     estimator: Any
     link: str | None
+    output: str | int | None
     device: Device
     random_state: RandomState
 
@@ -116,7 +119,12 @@ class NetworkEstimator(WrapsNetwork):
         self.estimator_ = estimator
         rows = transform(split_pipeline(estimator)[0], X)
         reference, network, n_outputs = build_reference(
-            estimator, rows, task=self._task, link=self.link, device=self.device
+            estimator,
+            rows,
+            task=self._task,
+            link=self.link,
+            output=self.output,
+            device=self.device,
         )
         if classes is not None:
             network = replace(network, classes=classes, labels_are_indices=False)

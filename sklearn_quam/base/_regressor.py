@@ -128,7 +128,7 @@ class BaseUncertaintyRegressor(RegressorMixin, BaseUncertaintyEstimator):
             noise = _residual_variance(reference, rows, held_out, None)
         self.noise_variance_ = np.array(noise, dtype=float)
         tensor = torch.as_tensor(self.noise_variance_).to(target)
-        likelihood = GaussianLikelihood("mean", noise_variance=tensor)
+        likelihood = GaussianLikelihood("mean", tensor, reference.likelihood.output)
         return replace(reference, likelihood=likelihood)
 
     def _decide(self, outputs: np.ndarray) -> np.ndarray:

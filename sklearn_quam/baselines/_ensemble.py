@@ -75,7 +75,7 @@ class Ensemble(BaseUncertaintyEstimator):
     _trains_again = True
     # The method that judges a single member, and arguments that it shares with the ensemble.
     _member_type: ClassVar[Any]
-    _member_arguments: ClassVar[tuple[str, ...]] = ("link", "device")
+    _member_arguments: ClassVar[tuple[str, ...]] = ("link", "output", "device")
 
     n_estimators: int
     estimators: Any
@@ -187,4 +187,10 @@ class Ensemble(BaseUncertaintyEstimator):
 class RegressionEnsemble(Ensemble, BaseUncertaintyRegressor):
     """Several networks for regression: each has a noise of its own."""
 
-    _member_arguments: ClassVar[tuple[str, ...]] = ("link", "device", "measure", "noise_variance")
+    _member_arguments: ClassVar[tuple[str, ...]] = (
+        "link",
+        "output",
+        "device",
+        "measure",
+        "noise_variance",
+    )

@@ -57,6 +57,9 @@ class LaplaceClassifier(LaplaceMethod, BaseUncertaintyClassifier):
         What the network returns: scores, logarithms of probabilities, probabilities, or the one
         score of the second of two classes. None takes it from a skorch net's criterion, and means
         logits for a plain module.
+    output : str or int, default=None
+        Which output is meant, by its name or number, if the network returns several. None takes
+        ``logits``, or what comes first.
     device : str or torch.device, default=None
         Where to run; None stays where the network is.
     random_state : int, RandomState instance or None, default=None
@@ -123,6 +126,7 @@ class LaplaceClassifier(LaplaceMethod, BaseUncertaintyClassifier):
         memory_limit: MemoryLimit = None,
         setting: str = "given",
         link: str | None = None,
+        output: str | int | None = None,
         device: Device = None,
         random_state: RandomState = None,
         verbose: int = 0,
@@ -136,6 +140,7 @@ class LaplaceClassifier(LaplaceMethod, BaseUncertaintyClassifier):
         self.memory_limit = memory_limit
         self.setting = setting
         self.link = link
+        self.output = output
         self.device = device
         self.random_state = random_state
         self.verbose = verbose
@@ -188,6 +193,9 @@ class LaplaceRegressor(LaplaceMethod, BaseUncertaintyRegressor):
         What the network returns; two parts are a tuple, or the two halves of the columns. None
         takes it from a skorch net's criterion, such as ``MSELoss`` for the mean; of other modules
         it takes a tuple for mean and variance, anything else for the mean.
+    output : str or int, default=None
+        Which output is meant, by its name or number, if the network returns several. None takes
+        ``logits``, or what comes first.
     device : str or torch.device, default=None
         Where to run; None stays where the network is.
     random_state : int, RandomState instance or None, default=None
@@ -256,6 +264,7 @@ class LaplaceRegressor(LaplaceMethod, BaseUncertaintyRegressor):
         measure: str = "entropy",
         noise_variance: NoiseVariance = None,
         link: str | None = None,
+        output: str | int | None = None,
         device: Device = None,
         random_state: RandomState = None,
         verbose: int = 0,
@@ -270,6 +279,7 @@ class LaplaceRegressor(LaplaceMethod, BaseUncertaintyRegressor):
         self.measure = measure
         self.noise_variance = noise_variance
         self.link = link
+        self.output = output
         self.device = device
         self.random_state = random_state
         self.verbose = verbose

@@ -7,14 +7,14 @@ does not depend on the rows beside it.
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
-import torch
 from sklearn.utils._param_validation import Interval
 
+from .._network.cut.layers import last_module, layers_in_order
 from .._network.free import probe_rows
-from .._network.parameters import execution_order, last_layers
 from .._typing import Device, NoiseVariance, RandomState
 from ..base._classifier import BaseUncertaintyClassifier
 from ..base._estimator import BaseUncertaintyEstimator, FitData
@@ -44,7 +44,8 @@ class _MCDropout(BaseUncertaintyEstimator):
     p: float | None
 
     def _fit_models(self, fit: FitData) -> ThinnedModels:
-        module, probe = fit.reference.module, probe_rows(fit.training.inputs)
+        module, likelihood = fit.reference.module, fit.reference.likelihood
+        probe = probe_rows(fit.training.inputs)
         self.p_, hooked = self.p, None
         if not dropped_shapes(module, probe):
             if self.p is None and self.estimator is not None:
@@ -53,16 +54,17 @@ class _MCDropout(BaseUncertaintyEstimator):
                     "layers do not count). Pass p=0.1, say, to put dropout before its last layer."
                 )
             self.p_ = _DEFAULT_RATE if self.p is None else self.p
-            with torch.no_grad():
-                order = execution_order(module, lambda: module(probe))
-            (hooked,) = last_layers(module, 1, order)
+            layers = layers_in_order(module, lambda: likelihood.pick(module(probe)))
+            hooked = last_module(module, layers)
             module = copy.deepcopy(module)
             layer = module.get_submodule(hooked)
             layer.register_forward_pre_hook(DropInputs(), with_kwargs=True)
-        split = cut_before_dropout(module, hooked, probe)
+        split = cut_before_dropout(module, hooked, probe, likelihood.pick)
+        if split.rest is not module:
+            likelihood = replace(likelihood, output=None)  # the rest returns what was picked
         models = ThinnedModels(
             split,
-            fit.reference.likelihood,
+            likelihood,
             probe,
             self.n_samples,
             self.p_,
@@ -103,6 +105,9 @@ class MCDropoutClassifier(_MCDropout, BaseUncertaintyClassifier):
         What the network returns: scores, logarithms of probabilities, probabilities, or the one
         score of the second of two classes. None takes it from a skorch net's criterion, and means
         logits for a plain module.
+    output : str or int, default=None
+        Which output is meant, by its name or number, if the network returns several. None takes
+        ``logits``, or what comes first.
     device : str or torch.device, default=None
         Where to run; None stays where the network is.
     random_state : int, RandomState instance or None, default=None
@@ -156,6 +161,7 @@ class MCDropoutClassifier(_MCDropout, BaseUncertaintyClassifier):
         p: float | None = None,
         setting: str = "given",
         link: str | None = None,
+        output: str | int | None = None,
         device: Device = None,
         random_state: RandomState = None,
         verbose: int = 0,
@@ -165,6 +171,7 @@ class MCDropoutClassifier(_MCDropout, BaseUncertaintyClassifier):
         self.p = p
         self.setting = setting
         self.link = link
+        self.output = output
         self.device = device
         self.random_state = random_state
         self.verbose = verbose
@@ -205,6 +212,9 @@ class MCDropoutRegressor(_MCDropout, BaseUncertaintyRegressor):
         What the network returns; two parts are a tuple, or the two halves of the columns. None
         takes it from a skorch net's criterion, such as ``MSELoss`` for the mean; of other modules
         it takes a tuple for mean and variance, anything else for the mean.
+    output : str or int, default=None
+        Which output is meant, by its name or number, if the network returns several. None takes
+        ``logits``, or what comes first.
     device : str or torch.device, default=None
         Where to run; None stays where the network is.
     random_state : int, RandomState instance or None, default=None
@@ -262,6 +272,7 @@ class MCDropoutRegressor(_MCDropout, BaseUncertaintyRegressor):
         measure: str = "entropy",
         noise_variance: NoiseVariance = None,
         link: str | None = None,
+        output: str | int | None = None,
         device: Device = None,
         random_state: RandomState = None,
         verbose: int = 0,
@@ -273,6 +284,7 @@ class MCDropoutRegressor(_MCDropout, BaseUncertaintyRegressor):
         self.measure = measure
         self.noise_variance = noise_variance
         self.link = link
+        self.output = output
         self.device = device
         self.random_state = random_state
         self.verbose = verbose

@@ -65,6 +65,9 @@ class MixtureLaplaceClassifier(Ensemble, BaseUncertaintyClassifier):
         What the network returns: scores, logarithms of probabilities, probabilities, or the one
         score of the second of two classes. None takes it from a skorch net's criterion, and means
         logits for a plain module.
+    output : str or int, default=None
+        Which output is meant, by its name or number, if the network returns several. None takes
+        ``logits``, or what comes first.
     device : str or torch.device, default=None
         Where to run; None stays where the network is.
     n_jobs : int, default=None
@@ -139,6 +142,7 @@ class MixtureLaplaceClassifier(Ensemble, BaseUncertaintyClassifier):
         memory_limit: MemoryLimit = None,
         setting: str = "given",
         link: str | None = None,
+        output: str | int | None = None,
         device: Device = None,
         n_jobs: int | None = None,
         random_state: RandomState = None,
@@ -155,6 +159,7 @@ class MixtureLaplaceClassifier(Ensemble, BaseUncertaintyClassifier):
         self.memory_limit = memory_limit
         self.setting = setting
         self.link = link
+        self.output = output
         self.device = device
         self.n_jobs = n_jobs
         self.random_state = random_state
@@ -214,6 +219,9 @@ class MixtureLaplaceRegressor(RegressionEnsemble):
         What the network returns; two parts are a tuple, or the two halves of the columns. None
         takes it from a skorch net's criterion, such as ``MSELoss`` for the mean; of other modules
         it takes a tuple for mean and variance, anything else for the mean.
+    output : str or int, default=None
+        Which output is meant, by its name or number, if the network returns several. None takes
+        ``logits``, or what comes first.
     device : str or torch.device, default=None
         Where to run; None stays where the network is.
     n_jobs : int, default=None
@@ -289,6 +297,7 @@ class MixtureLaplaceRegressor(RegressionEnsemble):
         measure: str = "entropy",
         noise_variance: NoiseVariance = None,
         link: str | None = None,
+        output: str | int | None = None,
         device: Device = None,
         n_jobs: int | None = None,
         random_state: RandomState = None,
@@ -306,6 +315,7 @@ class MixtureLaplaceRegressor(RegressionEnsemble):
         self.measure = measure
         self.noise_variance = noise_variance
         self.link = link
+        self.output = output
         self.device = device
         self.n_jobs = n_jobs
         self.random_state = random_state

@@ -61,6 +61,9 @@ class ReferenceClassifier(_OnlyTheGivenModel, BaseUncertaintyClassifier):
         What the network returns: scores, logarithms of probabilities, probabilities, or the one
         score of the second of two classes. None takes it from a skorch net's criterion, and means
         logits for a plain module.
+    output : str or int, default=None
+        Which output is meant, by its name or number, if the network returns several. None takes
+        ``logits``, or what comes first.
     setting : {"given", "expected"}, default="given"
         Whose prediction is judged. With a single model both are the same.
     device : str or torch.device, default=None
@@ -100,6 +103,7 @@ class ReferenceClassifier(_OnlyTheGivenModel, BaseUncertaintyClassifier):
         estimator: Any = None,
         *,
         link: str | None = None,
+        output: str | int | None = None,
         setting: str = "given",
         device: Device = None,
         random_state: RandomState = None,
@@ -107,6 +111,7 @@ class ReferenceClassifier(_OnlyTheGivenModel, BaseUncertaintyClassifier):
     ) -> None:
         self.estimator = estimator
         self.link = link
+        self.output = output
         self.setting = setting
         self.device = device
         self.random_state = random_state
@@ -130,6 +135,9 @@ class ReferenceRegressor(_OnlyTheGivenModel, BaseUncertaintyRegressor):
         What the network returns; two parts are a tuple, or the two halves of the columns. None
         takes it from a skorch net's criterion, such as ``MSELoss`` for the mean; of other modules
         it takes a tuple for mean and variance, anything else for the mean.
+    output : str or int, default=None
+        Which output is meant, by its name or number, if the network returns several. None takes
+        ``logits``, or what comes first.
     setting : {"given", "expected"}, default="given"
         Whose prediction is judged. With a single model both are the same.
     measure : {"entropy", "variance"}, default="entropy"
@@ -176,6 +184,7 @@ class ReferenceRegressor(_OnlyTheGivenModel, BaseUncertaintyRegressor):
         estimator: Any = None,
         *,
         link: str | None = None,
+        output: str | int | None = None,
         setting: str = "given",
         measure: str = "entropy",
         noise_variance: NoiseVariance = None,
@@ -185,6 +194,7 @@ class ReferenceRegressor(_OnlyTheGivenModel, BaseUncertaintyRegressor):
     ) -> None:
         self.estimator = estimator
         self.link = link
+        self.output = output
         self.setting = setting
         self.measure = measure
         self.noise_variance = noise_variance

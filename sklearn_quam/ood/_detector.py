@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import numpy as np
@@ -84,6 +84,7 @@ class BaseDetector(OutlierMixin, NetworkEstimator):
     _parameter_constraints: ClassVar[dict] = {
         **NetworkEstimator._parameter_constraints,
         "link": [StrOptions(set(CLASSIFIER_LINKS)), None],
+        "output": [str, Integral, None],
         "contamination": CONTAMINATION,
     }
 
@@ -165,7 +166,12 @@ class BaseDetector(OutlierMixin, NetworkEstimator):
             X = validate_data(self, X, allow_nd=is_torch(final))
         rows = transform(transformers, X)
         reference, network, n_outputs = build_reference(
-            estimator, rows, task=self._task, link=self.link, device=self.device
+            estimator,
+            rows,
+            task=self._task,
+            link=self.link,
+            output=self.output,
+            device=self.device,
         )
         columns = reference.predict(reference.inputs(rows)).to_array().argmax(axis=1)
         known = network.classes

@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .._network.likelihood import InvalidOutputError, as_columns
+from .._network.cut.layers import execution_order, last_module, layers_in_order
+from .._network.likelihood import as_columns
 from .._network.limits import batches
-from .._network.parameters import execution_order, last_layers
+from .._network.outputs import InvalidOutputError
 from .._network.reference import ReferenceModel
 
 PENULTIMATE, INPUT = "penultimate", "input"
@@ -90,7 +91,9 @@ class Reader:
         rows = inputs.repeat_interleave(2, dim=0) if n_rows == 1 else inputs
         module = self.reference.module
         noted, output = _run(module, rows, {self.last, *self.layers} - {PENULTIMATE, INPUT})
-        scores = as_columns(noted[self.last][1] if self.logits_of_last else output)
+        scores = as_columns(
+            noted[self.last][1] if self.logits_of_last else self.reference.likelihood.pick(output)
+        )
         if scores.shape[1] == 1:
             scores = torch.cat([-scores, scores], dim=1) / 2
         vectors = [self._vectors(name, rows, noted) for name in self.layers]
@@ -173,7 +176,8 @@ def make_reader(
     for name in names:
         if name in known and name not in order:
             raise ValueError(f"layer={name!r} does not run when the network predicts.")
-    last = last_layers(module, 1, order)[0]
+    layers = layers_in_order(module, lambda: reference.likelihood.pick(module(rows)))
+    last = last_module(module, layers)
     if reference.likelihood.link in ("logits", "binary_logit"):
         return Reader(reference, last, names)
     _check_logits_of_last(reference, last, rows)

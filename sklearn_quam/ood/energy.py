@@ -40,6 +40,9 @@ class EnergyDetector(BaseDetector):
         Share of known rows that `predict` flags.
     link : str, default=None
         What the network returns, as for `QUAMClassifier`.
+    output : str or int, default=None
+        Which output is meant, by its name or number, if the network returns several. None takes
+        ``logits``, or what comes first.
     device : str or torch.device, default=None
         Where to run; None stays where the network is.
     random_state : int, RandomState instance or None, default=None
@@ -82,6 +85,7 @@ class EnergyDetector(BaseDetector):
         temperature: float = 1.0,
         contamination: float = 0.05,
         link: str | None = None,
+        output: str | int | None = None,
         device: Device = None,
         random_state: RandomState = None,
     ) -> None:
@@ -89,6 +93,7 @@ class EnergyDetector(BaseDetector):
         self.temperature = temperature
         self.contamination = contamination
         self.link = link
+        self.output = output
         self.device = device
         self.random_state = random_state
 

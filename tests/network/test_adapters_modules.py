@@ -16,7 +16,7 @@ from torch.nn.utils import parametrizations
 
 from sklearn_quam import QUAMClassifier, ReferenceClassifier, ReferenceRegressor
 from sklearn_quam._network.adapters import copy_module
-from sklearn_quam._network.likelihood import InvalidOutputError
+from sklearn_quam._network.outputs import InvalidOutputError
 
 from ..networks import (
     BINARY,
@@ -246,7 +246,7 @@ def batch_norm_of_the_batch():
         (with_nan, X, r"NaN or infinite .* Check its weights"),
         (lambda: nn.LazyLinear(3), X, "lazy layers whose sizes are not known"),
         (lambda: nn.Conv2d(2, 3, 3), IMAGES, r"shape \(\d+, 3, 4, 4\).*Flatten or pool"),
-        (lambda: nn.Sequential(dense(), Apply(lambda z: {"z": z})), X, "returns a dict; it must"),
+        (lambda: nn.Sequential(dense(), Apply(lambda z: {"z": z, "y": z})), X, "several outputs"),
         (lambda: nn.Sequential(dense(), Apply(lambda z: z.argmax(1))), X, "returns torch.int64"),
         (lambda: nn.Sequential(dense(), Apply(lambda z: z[:7])), X, "returns 7 rows for"),
         (lambda: nn.Linear(4, 3, dtype=torch.complex64), X, "complex parameters"),
@@ -323,14 +323,14 @@ def test_link_that_does_not_suit_a_classifier_is_refused(module, link, message):
             "one output where mean and variance are due",
         ),
         (
-            lambda: nn.Sequential(dense(2), Apply(lambda z: {"mean": z})),
+            lambda: nn.Sequential(dense(2), Apply(lambda z: {"mean": z, "y": z})),
             "mean_variance",
-            "returns a dict",
+            "several outputs",
         ),
         (
-            lambda: nn.Sequential(dense(2), Apply(lambda z: {"mean": z})),
+            lambda: nn.Sequential(dense(2), Apply(lambda z: {"mean": z, "y": z})),
             None,
-            "returns a dict",
+            "several outputs",
         ),
         (with_nan, None, "NaN or infinite"),
         (lambda: nn.Sequential(dense(2), Apply(lambda z: z[:, :, None])), None, "Flatten or pool"),

@@ -262,7 +262,7 @@ def test_misfit_of_a_regressor_is_explained(link, output, message):
         (torch.tensor(1.0), r"of shape \(\).*must be \(n_samples, n_outputs\)"),
         (torch.ones(4, 2, dtype=torch.int64), "torch.int64.*floating point"),
         (np.ones((4, 2)), "returns a ndarray; it must return a tensor"),
-        ({"logits": torch.ones(4, 2)}, "returns a dict; it must return a tensor"),
+        ({"a": torch.ones(4, 2), "b": torch.ones(4, 2)}, r"several outputs: \['a', 'b'\]"),
         (None, "returns a NoneType; it must return a tensor"),
     ],
     ids=["nan", "inf", "three_axes", "no_axis", "integers", "ndarray", "dict", "none"],

@@ -11,7 +11,8 @@ from torch.nn import functional
 from torch.nn.utils import parametrizations
 
 from sklearn_quam import LoRA
-from sklearn_quam._network.parameters import choose_parameters, execution_order
+from sklearn_quam._network.cut.layers import execution_order, layers_in_order
+from sklearn_quam._network.parameters import choose_parameters
 
 from ..networks import Attention, Recurrent, Residual, dense
 
@@ -31,7 +32,8 @@ def order_of(module, inputs=ROWS):
 
 
 def choose(module, parameters, inputs=ROWS, seed=0):
-    return choose_parameters(module, parameters, order_of(module, inputs), seed)
+    layers = layers_in_order(module.eval(), lambda: module(inputs))
+    return choose_parameters(module, parameters, layers, seed)
 
 
 def names(module, parameters, inputs=ROWS):

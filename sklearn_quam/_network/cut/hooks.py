@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from .layers import is_compiled
 from .steps import Result, Step, Steps
 from .tracing import copy_sharing
 
@@ -192,7 +193,10 @@ def _run(module: nn.Module, probe: Tensor, pick: Pick) -> _Run:
     handles = [
         part.register_forward_hook(note(name))
         for name, part in module.named_modules()
-        if name and _is_layer(part) and "parametrizations" not in name.split(".")
+        if name
+        and _is_layer(part)
+        and "parametrizations" not in name.split(".")
+        and not is_compiled(part)
     ]
     try:
         output = pick(module(probe.clone()))

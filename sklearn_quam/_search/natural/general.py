@@ -220,7 +220,9 @@ def _features(network: FreeNetwork, layers: tuple[str, ...], rows: Rows) -> list
     found = features_of_layers(network.split.rest, layers, rows)
     if found:
         return found
-    return [part.flatten(1).to(next(iter(network.free.start.values()))) for part in rows]
+    return [
+        part.reshape(len(part), -1).to(next(iter(network.free.start.values()))) for part in rows
+    ]
 
 
 def _inverse_moment(features: Tensor) -> Tensor:
@@ -239,7 +241,9 @@ def _gradient(values: Tensor, free: Free) -> Free:
 
 def _product(first: Free, second: Free) -> Tensor:
     """Return the inner product of parameters, one for each model."""
-    parts = [(first[name] * second[name]).flatten(1).sum(dim=1) for name in first]
+    parts = [
+        (first[name] * second[name]).reshape(len(first[name]), -1).sum(dim=1) for name in first
+    ]
     return torch.stack(parts).sum(dim=0)
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from ..._network.cut.split import SplitModule, split_module
+from ..._network.cut.split import Pick, SplitModule, split_module
 from ..._network.likelihood import Likelihood
 from ..._network.limits import Limits, rows_at_once
 from ..._network.predictions import Prediction
@@ -193,7 +193,9 @@ def dropped_shapes(module: nn.Module, *rows: Tensor) -> list[tuple[int, ...]]:
     return masks.shapes
 
 
-def cut_before_dropout(module: nn.Module, hooked: str | None, probe: Tensor) -> SplitModule:
+def cut_before_dropout(
+    module: nn.Module, hooked: str | None, probe: Tensor, pick: Pick
+) -> SplitModule:
     """Return a network, cut before its first dropout."""
     layer = None if hooked is None else module.get_submodule(hooked)
 
@@ -204,7 +206,7 @@ def cut_before_dropout(module: nn.Module, hooked: str | None, probe: Tensor) -> 
             isinstance(m, nn.modules.dropout._DropoutNd) or m is layer for m in part.modules()
         )
 
-    split = split_module(module, (), probe, drops)
+    split = split_module(module, (), probe, drops, pick)
     # Tracing loses hooks of the whole module, and does not look into some functions.
     if len(dropped_shapes(split.rest, *split.at_cut(probe))) < len(dropped_shapes(module, probe)):
         return SplitModule(None, module, "failed")
