@@ -95,6 +95,7 @@ OTHER_VALUES = {
     "structure": "diag",
     "predictive": "probit",
     "link": {"classifier": "log_probabilities", "regressor": "mean_variance"},
+    "output": 1,
     "device": torch.device("cpu"),
     "estimators": [],
     "noise_variance": 0.25,

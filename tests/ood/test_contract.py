@@ -26,6 +26,7 @@ from .common import N_FEATURES, NAMES, make_data, make_detector, make_module
 
 OTHER_VALUES = {
     "layer": "0",
+    "output": 1,
     "temperature": 2.0,
     "relative": None,
     "normalize": None,
