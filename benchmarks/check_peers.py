@@ -1,4 +1,4 @@
-"""The package's Laplace approximation and HMC against independent implementations.
+"""The package's Laplace approximation, HMC and detectors against independent implementations.
 
 - Laplace approximation of the last layer: laplace-torch computes the same numbers, so covariances
   of the outputs, probit probabilities and log marginal likelihoods must agree up to rounding.
@@ -8,6 +8,8 @@
   and spreads on a grid must agree up to Monte-Carlo error. The errors of NUTS come from effective
   sample sizes, those of HMC from the spread of independent fits; both together give the "noise",
   the mean difference that they alone would make.
+- Detectors: pytorch-ood computes the same scores, which must agree up to rounding in single
+  precision.
 - laplace-torch and numpyro themselves against the closed form of Bayesian linear regression.
 
 Run with ``make check-peers``, or, where ``benchmarks/peers-requirements.txt`` is installed,
@@ -44,6 +46,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import sklearn_quam
 
+from . import peer_detectors
+
 STRUCTURES = ("full", "kron", "diag")
 PRIOR_PRECISIONS = (0.01, 1.0, 100.0)
 NOISE_VARIANCE = 0.25
@@ -65,6 +69,7 @@ PACKAGES = (
     "curvlinops-for-pytorch",
     "numpyro",
     "jax",
+    "pytorch-ood",
 )
 
 
@@ -444,6 +449,11 @@ def check_peer_nuts():
     yield from sampled_rows("NUTS, closed form", problem, exact, draws)
 
 
+def check_detectors():
+    for name, difference in peer_detectors.differences():
+        yield Row("detectors, pytorch-ood", "digits", name, difference, 0.0, EXACT)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fits", type=int, default=3, help="of HMC for each problem, at least 2")
@@ -460,6 +470,7 @@ def main():
     for rows_of_check in (
         check_peer_laplace(),
         check_laplace(),
+        check_detectors(),
         check_peer_nuts(),
         check_hmc(options.fits, options.warmup, options.samples),
     ):

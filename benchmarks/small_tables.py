@@ -1,7 +1,8 @@
 """Small tables, each with a network and rows that it cannot know.
 
-The folder of the data holds npz files: ``heart_hospitals`` (X_<hospital>, y_<hospital>) and
-``uci/wine-quality-red`` and ``uci/energy`` (X, y).
+The folder of the data holds npz files: ``heart_hospitals`` (X_<hospital>, y_<hospital>),
+``uci/wine-quality-red`` and ``uci/energy`` (X, y), and in ``adbench/`` any number of tables with
+anomalies, as ADBench has them (X, and y with 1 for anomalies). What is not there is left out.
 """
 
 import warnings
@@ -9,6 +10,7 @@ from functools import lru_cache
 
 import numpy as np
 from sklearn import datasets
+from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.impute import SimpleImputer
 from sklearn.model_selection import train_test_split
@@ -27,14 +29,27 @@ MIXTURES = {
     "mixture 10x4": (10, 8, 4, 1500, 1.5),
     "mixture 20x2": (20, 5, 2, 1000, 0.8),
     "mixture 50x8": (50, 20, 8, 3000, 1.0),
+    "mixture 16x10": (16, 12, 10, 2000, 2.0),
+    "mixture 30x5": (30, 10, 5, 1200, 1.2),
 }
+# Classes are shells around each other. Features, classes, rows.
+SHELLS = {"shells 6x4": (6, 4, 1200)}
 SCALES = ("wine-quality-red", "energy")  # classes are steps of a scale
+HOSPITALS = ("hungarian", "switzerland", "va")  # a network of Cleveland is asked about them
+N_CLUSTERS = 5  # of normal rows, where there are no classes to train on
 SETTINGS = {"rows": N_ROWS, "network": NETWORK, "blobs": BLOBS, "mixtures": MIXTURES}
+SETTINGS |= {"shells": SHELLS, "clusters": N_CLUSTERS}
 
 
 def names(folder):
-    """Return the names of all tables; three are there only with a folder."""
-    return [*LOADED, *BLOBS, *MIXTURES, *(("heart", *SCALES) if folder else ())]
+    """Return the names of all tables; some are there only with a folder of data."""
+    found = [*LOADED, *BLOBS, *MIXTURES, *SHELLS]
+    if folder is None:
+        return found
+    if (folder / "heart_hospitals.npz").exists():
+        found += ["heart", *(f"heart in {hospital}" for hospital in HOSPITALS)]
+    found += [name for name in SCALES if (folder / "uci" / f"{name}.npz").exists()]
+    return found + [f"adbench {path.stem}" for path in sorted((folder / "adbench").glob("*.npz"))]
 
 
 def load(name, seed, folder):
@@ -57,6 +72,11 @@ def load(name, seed, folder):
             flip_y=0,
             random_state=seed,
         )
+    if name in SHELLS:
+        n_features, n_classes, n_rows = SHELLS[name]
+        return datasets.make_gaussian_quantiles(
+            n_samples=n_rows, n_features=n_features, n_classes=n_classes, random_state=seed
+        )
     if name == "heart":
         with np.load(folder / "heart_hospitals.npz", allow_pickle=False) as data:
             hospitals = ("cleveland", "hungarian")
@@ -70,24 +90,52 @@ def load(name, seed, folder):
     return X, np.clip(np.round(y), 5, 7).astype(int)
 
 
+def load_shifted(name, seed, folder):
+    """Return a table and rows from elsewhere, or None for a table without such rows."""
+    if name.startswith("heart in "):
+        with np.load(folder / "heart_hospitals.npz", allow_pickle=False) as data:
+            X, y = data["X_cleveland"], data["y_cleveland"]
+            X_other = data[f"X_{name.removeprefix('heart in ')}"]
+            cholesterol = list(data["columns"]).index("chol")
+        # Zero means that it was not measured.
+        X, X_other = X.copy(), X_other.copy()
+        for part in (X, X_other):
+            part[part[:, cholesterol] == 0, cholesterol] = np.nan
+        return X, (y > 0).astype(int), X_other
+    if name.startswith("adbench "):
+        with np.load(folder / "adbench" / f"{name.removeprefix('adbench ')}.npz") as data:
+            X, is_anomaly = data["X"], data["y"].astype(bool)
+        X, X_other = X[~is_anomaly], X[is_anomaly]
+        clusters = KMeans(N_CLUSTERS, n_init=3, random_state=seed)
+        return X, clusters.fit_predict(StandardScaler().fit_transform(X)), X_other
+    return None
+
+
 @lru_cache(maxsize=1)
 def prepare(name, seed, n_points, folder):
     """Return a network, its data, rows to judge (known ones first), and how many are known."""
-    X, y = load(name, seed, folder)
     rng = np.random.default_rng(seed)
+    shifted = load_shifted(name, seed, folder)
+    if shifted is None:
+        X, y = load(name, seed, folder)
+    else:
+        X, y, X_other = shifted
     chosen = rng.permutation(len(X))[:N_ROWS]
     X, y = X[chosen], y[chosen]
     classes = np.unique(y)
-    class_left_out = len(classes) > 2 and name not in SCALES
+    class_left_out = shifted is None and len(classes) > 2 and name not in SCALES
     unknown = np.zeros(len(X), dtype=bool)
     if class_left_out:
         unknown = y == classes[seed % len(classes)]
     X_train, X_known, y_train, _ = train_test_split(
         X[~unknown], y[~unknown], test_size=0.3, random_state=seed, stratify=y[~unknown]
     )
-    X_unknown = X[unknown] if class_left_out else rng.permuted(X_known, axis=0)
+    if shifted is not None:
+        X_unknown = X_other[rng.permutation(len(X_other))]
+    else:
+        X_unknown = X[unknown] if class_left_out else rng.permuted(X_known, axis=0)
     X_known, X_unknown = X_known[:n_points], X_unknown[:n_points]
-    # Values are missing in one table only.
+    # Values are missing in some tables only.
     scaler = make_pipeline(SimpleImputer(strategy="median"), StandardScaler()).fit(X_train)
     X_train = scaler.transform(X_train)
     X_new = scaler.transform(np.concatenate([X_known, X_unknown]))

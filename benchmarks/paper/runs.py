@@ -65,12 +65,12 @@ def run(path, settings, tasks):
     return {name: results[name] for name in tasks}
 
 
-def report(path, rows, columns=None, formats=None):
+def report(path, rows, columns=None, formats=None, key="summary"):
     """Print some columns of a summary, and keep them beside the results for the documentation."""
     columns = columns or list(rows[0])
     print(table(rows, columns, formats))
     content = json.loads(path.read_text())
-    content["summary"] = [{column: row.get(column) for column in columns} for row in rows]
+    content[key] = [{column: row.get(column) for column in columns} for row in rows]
     _write(path, content)
 
 
