@@ -209,7 +209,7 @@ def _entropy_of_network(estimator: Any) -> tuple[bytes, Any]:
     network = getattr(method, "estimator_", getattr(method, "estimator", None))
     if _task_of(method) is None or not is_pretrained(network):
         return b"", None
-    arguments = {name: getattr(method, name) for name in ("link", "device")}
+    arguments = {name: getattr(method, name) for name in ("link", "output", "device")}
     if _task_of(method) == "classifier":
         reference: Any = ReferenceClassifier(network, **arguments)
     else:
