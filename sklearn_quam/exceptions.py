@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["BeyondRangeWarning", "UncertaintyWarning"]
+__all__ = ["BeyondRangeWarning", "FailedRowsWarning", "SlowWarning", "UncertaintyWarning"]
 
 
 class UncertaintyWarning(UserWarning):
@@ -29,4 +29,29 @@ class BeyondRangeWarning(UncertaintyWarning):
     >>> import warnings
     >>> from sklearn_quam.exceptions import BeyondRangeWarning
     >>> warnings.simplefilter("ignore", BeyondRangeWarning)    # the numbers are enough
+    """
+
+
+class FailedRowsWarning(UncertaintyWarning):
+    """The network raises an error for some rows; the others are answered.
+
+    The epistemic and total uncertainty of such rows is 1e300, which stands for infinite, and the
+    column ``error`` of the diagnostics says what the network said.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from sklearn_quam.exceptions import FailedRowsWarning
+    >>> warnings.simplefilter("ignore", FailedRowsWarning)    # the numbers are enough
+    """
+
+
+class SlowWarning(UncertaintyWarning):
+    """A run will take more than ten minutes; says what would make it shorter.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from sklearn_quam.exceptions import SlowWarning
+    >>> warnings.simplefilter("ignore", SlowWarning)    # there is time
     """

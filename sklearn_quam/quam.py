@@ -88,8 +88,8 @@ class QUAMClassifier(AdversarialSearch, BaseUncertaintyClassifier):
         quarter of what is free. All workers share it.
     random_state : int, RandomState instance or None, default=None
         Seeds the mini-batches, the same for all rows, and the training of an unfitted estimator.
-    verbose : int, default=0
-        Whether to show progress bars.
+    verbose : int, default=None
+        1 shows progress bars, 0 none; None shows those that take more than about ten seconds.
 
     Attributes
     ----------
@@ -176,7 +176,7 @@ class QUAMClassifier(AdversarialSearch, BaseUncertaintyClassifier):
         n_jobs: int | None = None,
         memory_limit: MemoryLimit = None,
         random_state: RandomState = None,
-        verbose: int = 0,
+        verbose: int | None = None,
     ) -> None:
         self.estimator = estimator
         self.parameters = parameters
@@ -276,8 +276,8 @@ class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
         quarter of what is free. All workers share it.
     random_state : int, RandomState instance or None, default=None
         Seeds the mini-batches, the same for all rows, and the training of an unfitted estimator.
-    verbose : int, default=0
-        Whether to show progress bars.
+    verbose : int, default=None
+        1 shows progress bars, 0 none; None shows those that take more than about ten seconds.
 
     Attributes
     ----------
@@ -366,7 +366,7 @@ class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
         n_jobs: int | None = None,
         memory_limit: MemoryLimit = None,
         random_state: RandomState = None,
-        verbose: int = 0,
+        verbose: int | None = None,
     ) -> None:
         self.estimator = estimator
         self.parameters = parameters

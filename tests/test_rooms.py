@@ -10,11 +10,12 @@ import sklearn_quam
 ROOT = Path(sklearn_quam.__file__).parent
 # In the order in which data walks; a room imports from those before it only. What is not a room
 # of its own comes after all of them.
-ROOMS = ["exceptions", "_network", "_typing", "_curvature", "_search", "_posterior", "base"]
-ROOMS += ["baselines", "quam", "metrics", "ood", "model_selection", "display", "__init__"]
+ROOMS = ["exceptions", "_storing", "_network", "_typing", "_curvature", "_search", "_posterior"]
+ROOMS += ["base", "baselines", "quam", "metrics", "ood", "model_selection", "display", "__init__"]
 # Modules of a room in the order in which they build on each other. A package within a room has one
 # place in the order of the room, and an order of its own.
 INSIDE = {
+    "_storing": ["pack", "files"],
     "_network": ["predictions", "outputs", "likelihood", "limits", "adapters", "training"]
     + ["reference", "cut", "parameters", "chain", "executors", "free"],
     "_network/cut": ["layers", "tracing", "steps", "remembered", "hooks", "split"],
@@ -24,7 +25,7 @@ INSIDE = {
     + ["profile", "adversarial", "traces"],
     "_search/natural": ["path", "chains", "general", "linear", "arguments"],
     "_posterior": ["measures", "results", "estimate", "accumulate", "known", "lost", "fitted"]
-    + ["workers"],
+    + ["workers", "checkpoint", "progress", "answering"],
 }
 MAX_LINES = 450
 MAX_FILES = 12

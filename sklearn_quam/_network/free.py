@@ -47,6 +47,8 @@ class FreeNetwork:
         Runs the second part with many sets of weights.
     probe : Tensor of shape (n_rows, ...)
         A few rows to trace the module with.
+    output : str, int or None, default=None
+        Which of several outputs of the whole network counts.
     """
 
     module: nn.Module
@@ -54,12 +56,19 @@ class FreeNetwork:
     split: SplitModule
     executor: Executor
     probe: Tensor
+    output: str | int | None = None
 
     def __reduce__(self) -> tuple[Callable[..., FreeNetwork], tuple[Any, ...]]:
         executor = self.executor.name, self.executor.likelihood
         # Values at cuts are never stored.
         split = replace(self.split, remembered=None)
-        return _restored, (self.module, self.free, split, *executor, self.probe)
+        return _restored, (self.module, self.free, split, *executor, self.probe, self.output)
+
+    def _packed(self) -> tuple[Callable[..., FreeNetwork], tuple[Any, ...]]:
+        """Return what to make the network from where no code is stored: it is cut again."""
+        likelihood = replace(self.executor.likelihood, output=self.output)
+        decisions = (self.split.place, self.executor.name, likelihood)
+        return _cut_again, (self.module, self.free, *decisions, self.probe)
 
     def for_thread(self) -> FreeNetwork:
         """Return one that may run beside this one."""
@@ -185,7 +194,8 @@ def free_network(
         split.rest, likelihood, free.weights(free.start), split.at_cut(probe)
     )
     # With a module of its own: the given network predicts meanwhile, in other threads.
-    return FreeNetwork(module, free, split, executor.for_thread(), probe)
+    output = reference.likelihood.output
+    return FreeNetwork(module, free, split, executor.for_thread(), probe, output)
 
 
 def _refuse_compiled() -> None:
@@ -212,10 +222,28 @@ def _restored(
     executor: str,
     likelihood: Likelihood,
     probe: Tensor,
+    output: str | int | None,
 ) -> FreeNetwork:
     """Return a network that was stored."""
     runs = EXECUTORS[executor](split.rest, likelihood).for_thread()
-    return FreeNetwork(module, free, split, runs, probe)
+    return FreeNetwork(module, free, split, runs, probe, output)
+
+
+def _cut_again(
+    module: nn.Module,
+    free: FreeParameters,
+    place: str,
+    executor: str,
+    likelihood: Likelihood,
+    probe: Tensor,
+) -> FreeNetwork:
+    """Return a network as it was cut before."""
+    split, output = SplitModule(None, module, place), likelihood.output
+    if place != "failed":
+        split = split_module(module, free.names, probe, pick=likelihood.pick)
+    if split.rest is not module:
+        likelihood = replace(likelihood, output=None)  # the rest returns what was picked
+    return _restored(module, free, split, executor, likelihood, probe, output)
 
 
 def probe_rows(inputs: Tensor) -> Tensor:

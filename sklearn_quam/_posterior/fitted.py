@@ -6,7 +6,7 @@ can be stored, copied and sent to workers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -19,7 +19,7 @@ from .._network.predictions import Prediction
 from .._network.reference import ReferenceModel
 from .accumulate import Posterior, make_posterior
 from .known import KnownRange
-from .lost import guarded
+from .lost import guarded, results_of_lost
 from .results import Diagnostics, RowResults, join
 
 
@@ -35,11 +35,14 @@ class Question:
         What uncertainties are measured as.
     limits : Limits
         Memory and workers.
+    report : callable, default=None
+        Is told from time to time which share of the rows at hand is done.
     """
 
     setting: str
     measure: str
     limits: Limits
+    report: Callable[[float], None] | None = None
 
 
 class Models(Protocol):
@@ -99,14 +102,14 @@ class FittedMethod:
             return self
         return replace(self, models=self.models.for_thread())
 
-    def chunks(self, inputs: Tensor, limits: Limits) -> list[slice]:
+    def chunks(self, inputs: Any, limits: Limits) -> list[slice]:
         """Return the rows that are worked on together."""
         size = self.models.rows_at_once(inputs, limits)
         # Every worker should get something to do.
         size = min(size, -(-len(inputs) // limits.n_workers))
         return list(slices(len(inputs), max(1, size)))
 
-    def results(self, inputs: Tensor, question: Question) -> RowResults:
+    def results(self, inputs: Any, question: Question) -> RowResults:
         """Return what the models say about rows, all of them together."""
 
         def ask(rows: Any, original: Prediction) -> RowResults:
@@ -114,40 +117,72 @@ class FittedMethod:
             found = self.models.sample(inputs[rows], original, posterior, question)
             return summarise(posterior, question, self.diagnostics, found)
 
-        original = self.reference.predict(inputs)
-        return guarded(self.known, inputs, original, question.measure, self.diagnostics, ask)
+        # Ensembles have rows for each of their networks.
+        own = getattr(inputs, "reference", inputs)
+        original = self.reference.predict(own)
+        return guarded(self.known, own, original, question.measure, self.diagnostics, ask)
 
     def predict(self, inputs: Tensor) -> tuple[Prediction, np.ndarray]:
         """Return what the given network predicts for rows, and which it cannot compute with."""
-        prediction, infinite = self.known.in_place_of_infinite(self.reference.predict(inputs))
+        prediction, infinite = self.known.in_place_of_infinite(self._predicted(inputs))
         return prediction, (self.known.beyond(inputs, prediction) | infinite).cpu().numpy()
 
-    def results_of_chunks(
-        self, chunks: Iterable[Tensor], question: Question
-    ) -> Iterator[RowResults]:
+    def _predicted(self, inputs: Tensor) -> Prediction:
+        """Return what the given network predicts; an error names the row that it is about."""
+
+        def works(rows: Tensor) -> bool:
+            try:
+                self.reference.predict(rows)
+            except ValueError:
+                return False
+            return True
+
+        try:
+            return self.reference.predict(inputs)
+        except ValueError as error:
+            if not (works(inputs[:1]) or works(inputs[-1:])):
+                raise
+            first, last = 0, len(inputs)
+            while last - first > 1:
+                middle = (first + last) // 2
+                first, last = (middle, last) if works(inputs[first:middle]) else (first, middle)
+            raise ValueError(f"The network cannot process row {first} of X: {error}") from error
+
+    def results_of_chunks(self, chunks: Iterable[Any], question: Question) -> Iterator[RowResults]:
         """Yield the results of one chunk of rows after the other."""
         for inputs in chunks:
-            results, question = self._within_memory(inputs, question)
+            results, limits = self._whatever_happens(inputs, question)
+            # What was too much for these rows is not tried again.
+            question = replace(question, limits=limits)
             yield results
 
-    def _within_memory(self, inputs: Tensor, question: Question) -> tuple[RowResults, Question]:
-        """Work on rows together, or on fewer where an accelerator runs out of memory.
-
-        The question comes back with limits that were found to be small enough.
-        """
+    def _whatever_happens(self, inputs: Any, question: Question) -> tuple[RowResults, Limits]:
+        """Work on rows together, or on fewer where memory runs out or the network fails."""
+        limits = question.limits
         try:
-            return self.results(inputs, question), question
+            return self.results(inputs, question), limits
         except torch.OutOfMemoryError:
-            smaller = getattr(self.models, "smaller_limits", lambda _: None)(question.limits)
+            smaller = getattr(self.models, "smaller_limits", lambda _: None)(limits)
             if smaller is None:
                 raise
-        question = replace(question, limits=smaller)
-        parts = []
-        for half in inputs.tensor_split(2):
+            limits = smaller
+        except Exception as error:
+            if len(inputs) == 1:
+                return self._unknown(f"{type(error).__name__}: {error}", question), limits
+        middle, parts = max(1, len(inputs) // 2), []
+        for half in (inputs[:middle], inputs[middle:]):
             if len(half):
-                results, question = self._within_memory(half, question)
+                # The share that is done of a half says nothing about the whole.
+                asked = replace(question, limits=limits, report=None)
+                results, limits = self._whatever_happens(half, asked)
                 parts.append(results)
-        return join(parts), question
+        return join(parts), limits
+
+    def _unknown(self, error: str, question: Question) -> RowResults:
+        """Return what is said about a row for which the network raises an error."""
+        lost = results_of_lost(self.known.constant, question.measure, self.diagnostics)
+        told = replace(lost.diagnostics, error=np.array([error], dtype=object))
+        return lost._replace(diagnostics=told)
 
 
 def summarise(
@@ -161,7 +196,8 @@ def summarise(
         "standard_error": posterior.standard_error(question.setting),
         "effective_sample_size": posterior.effective_sample_size(),
         **found,
-        "n_diverged": posterior.n_diverged() + found.get("n_diverged", 0),
+        "n_diverged": (diverged := posterior.n_diverged() + found.get("n_diverged", 0)),
+        "error": np.full(len(diverged), None),
     }
     return RowResults(
         posterior.prediction(question.setting).to_array(),

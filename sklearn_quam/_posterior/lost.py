@@ -56,7 +56,7 @@ def guarded(
         lost = _cannot_be_told(results, prediction)
         kept = ~lost
     elif lost.all():
-        return _results_of_lost(prediction, measure, diagnostics)
+        return results_of_lost(prediction, measure, diagnostics)
     else:
         fine = torch.as_tensor(np.flatnonzero(~lost), device=inputs.device)
         results = ask(fine, prediction[fine])
@@ -65,7 +65,7 @@ def guarded(
     if not lost.any():
         return results
     index = torch.as_tensor(np.flatnonzero(lost), device=inputs.device)
-    return merge(results, kept, _results_of_lost(prediction[index], measure, diagnostics), lost)
+    return merge(results, kept, results_of_lost(prediction[index], measure, diagnostics), lost)
 
 
 def _cannot_be_told(results: RowResults, original: Prediction) -> np.ndarray:
@@ -76,7 +76,7 @@ def _cannot_be_told(results: RowResults, original: Prediction) -> np.ndarray:
     return ~fine | (silent & (results.uncertainty.epistemic == 0))
 
 
-def _results_of_lost(
+def results_of_lost(
     prediction: Prediction, measure: str, diagnostics: type[Diagnostics]
 ) -> RowResults:
     """Return an infinite uncertainty of rows, around a prediction that is finite."""

@@ -90,6 +90,8 @@ class Diagnostics:
     n_diverged : ndarray of shape (n_samples,), dtype int
         Models (searches of QUAM) that ran into infinite or undefined numbers and were left out from
         then on. At least one where the row is beyond the range that the network can compute with.
+    error : ndarray of shape (n_samples,), dtype object
+        What the network said where it raised an error for the row, None elsewhere.
 
     Examples
     --------
@@ -105,11 +107,13 @@ class Diagnostics:
     standard_error: np.ndarray
     effective_sample_size: np.ndarray
     n_diverged: np.ndarray
+    error: np.ndarray
     # What is said about rows that the network cannot compute with.
     _lost: ClassVar[dict[str, Any]] = {
         "standard_error": INFINITE,
         "effective_sample_size": 1.0,
         "n_diverged": 1,
+        "error": None,
     }
 
     def to_frame(self, index: Any = None) -> pd.DataFrame:
@@ -128,6 +132,11 @@ class Diagnostics:
         import pandas as pd
 
         return pd.DataFrame(self._columns(), index=index)
+
+    @property
+    def _failed(self) -> np.ndarray:
+        """Rows for which the network has raised an error."""
+        return np.array([error is not None for error in self.error], dtype=bool)
 
     def _columns(self) -> dict[str, np.ndarray]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
@@ -157,6 +166,8 @@ class SearchDiagnostics(Diagnostics):
     n_diverged : ndarray of shape (n_samples,), dtype int
         Models (searches of QUAM) that ran into infinite or undefined numbers and were left out from
         then on. At least one where the row is beyond the range that the network can compute with.
+    error : ndarray of shape (n_samples,), dtype object
+        What the network said where it raised an error for the row, None elsewhere.
     rival : ndarray of shape (n_samples,), dtype object
         What the cheapest model that disagrees says instead, of those that searches end with: a
         class, or "up" or "down" if it is off by a standard deviation; None where there is none.
@@ -215,6 +226,8 @@ class ChainDiagnostics(Diagnostics):
     n_diverged : ndarray of shape (n_samples,), dtype int
         Models (searches of QUAM) that ran into infinite or undefined numbers and were left out from
         then on. At least one where the row is beyond the range that the network can compute with.
+    error : ndarray of shape (n_samples,), dtype object
+        What the network said where it raised an error for the row, None elsewhere.
     r_hat : ndarray of shape (n_samples,)
         How much the chains disagree about the prediction (split R-hat, the largest of all
         outputs): close to 1 once they have converged.

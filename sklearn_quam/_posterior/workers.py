@@ -7,13 +7,19 @@ memory instead of copying them. Each worker runs one thread.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pickle import PicklingError
+from typing import Any
 
 import numpy as np
 import torch
-from joblib import Parallel, delayed
+from joblib import Parallel, delayed, parallel_config
+from joblib.externals.loky.process_executor import TerminatedWorkerError
+from joblib.parallel import get_active_backend
 from torch import Tensor
 
 from .._network.limits import computing
@@ -22,12 +28,26 @@ from .results import RowResults
 
 # Tasks for each worker: some more than one, so that none waits for the slowest.
 _TASKS_PER_WORKER = 4
+# How often workers may be lost in a row without a single chunk getting done.
+_MAX_LOSSES = 3
+# Seconds after which a worker looks whether its parent is still there.
+_LOOK_EVERY = 2.0
+
+
+class WorkersLostError(RuntimeError):
+    """Workers were killed, again and again."""
 
 
 def results_of_workers(
-    fitted: FittedMethod, inputs: Tensor, question: Question, chunks: list[slice]
-) -> Iterator[RowResults]:
-    """Run a fitted method on chunks of rows, in order.
+    fitted: FittedMethod,
+    inputs: Tensor,
+    question: Question,
+    chunks: dict[int, slice],
+    done_elsewhere: Callable[[int], bool] | None = None,
+) -> Iterator[tuple[int, RowResults]]:
+    """Run a fitted method on chunks of rows.
+
+    Chunks whose worker was killed are tried again.
 
     Parameters
     ----------
@@ -37,25 +57,61 @@ def results_of_workers(
         All rows.
     question : Question
         What is asked; its limits say how many workers there are.
-    chunks : list of slice
-        Rows that are worked on together.
+    chunks : dict of slice
+        Rows that are worked on together, by the number of the chunk.
+    done_elsewhere : callable, default=None
+        Tells which chunks need no work any more, asked shortly before each is sent.
 
     Yields
     ------
-    RowResults
-        The results of the next chunk.
+    tuple of int and RowResults
+        The number of a chunk and its results, in the order in which they get done.
     """
     # Rows come transformed: what may be large or cannot be sent stays here.
     fitted = replace(fitted, reference=replace(fitted.reference, transformers=None))
-    rows = [inputs[chunk].cpu().numpy() for chunk in chunks]
+    question, losses = replace(question, report=None), 0
+    while True:
+        finished = set()
+        try:
+            for number, results in _spread(fitted, inputs, question, chunks, done_elsewhere):
+                finished.add(number)
+                yield number, results
+            return
+        except TerminatedWorkerError as error:
+            losses = 1 if finished else losses + 1
+            if losses >= _MAX_LOSSES:
+                raise WorkersLostError(str(error)) from error
+        chunks = {number: rows for number, rows in chunks.items() if number not in finished}
+
+
+def _spread(
+    fitted: FittedMethod,
+    inputs: Tensor,
+    question: Question,
+    chunks: dict[int, slice],
+    done_elsewhere: Callable[[int], bool] | None,
+) -> Iterator[tuple[int, RowResults]]:
     n_workers = question.limits.n_workers
-    per_task = max(1, -(-len(chunks) // (_TASKS_PER_WORKER * n_workers)))
-    tasks = [rows[start : start + per_task] for start in range(0, len(rows), per_task)]
+    # What is to be kept is fetched as soon as it is done.
+    per_task = 1
+    if done_elsewhere is None:
+        per_task = max(1, -(-len(chunks) // (_TASKS_PER_WORKER * n_workers)))
+    numbers = list(chunks)
+
+    def tasks() -> Iterator[Any]:
+        for start in range(0, len(numbers), per_task):
+            some = numbers[start : start + per_task]
+            if done_elsewhere is not None:
+                some = [number for number in some if not done_elsewhere(number)]
+            rows = [(number, inputs[chunks[number]].cpu().numpy()) for number in some]
+            if rows:
+                yield delayed(_work)(fitted, question, rows, os.getpid())
+
     try:
-        for done in Parallel(n_jobs=n_workers, return_as="generator")(
-            delayed(_work)(fitted, question, task, os.getpid()) for task in tasks
-        ):
-            yield from done
+        with _watched_workers():
+            run = Parallel(n_jobs=n_workers, return_as="generator_unordered", batch_size=1)
+            for done in run(tasks()):
+                yield from done
     except (PicklingError, TypeError, AttributeError) as error:
         if "pickle" not in str(error).lower():
             raise
@@ -67,8 +123,8 @@ def results_of_workers(
 
 
 def _work(
-    fitted: FittedMethod, question: Question, rows: list[np.ndarray], parent: int
-) -> list[RowResults]:
+    fitted: FittedMethod, question: Question, rows: list[tuple[int, np.ndarray]], parent: int
+) -> list[tuple[int, RowResults]]:
     """Work on some chunks in a worker."""
     if os.getpid() == parent:
         fitted = fitted.for_thread()
@@ -76,5 +132,28 @@ def _work(
         torch.set_num_threads(1)
     device = fitted.reference.device
     with computing():
-        chunks = (torch.tensor(part, device=device) for part in rows)
-        return list(fitted.results_of_chunks(chunks, question))
+        chunks = (torch.tensor(part, device=device) for _, part in rows)
+        found = fitted.results_of_chunks(chunks, question)
+        return [(number, results) for (number, _), results in zip(rows, found, strict=True)]
+
+
+def _watched_workers() -> AbstractContextManager:
+    """Let worker processes of this machine end with their parent, however that ends."""
+    backend = get_active_backend()[0]
+    if type(backend).__name__ != "LokyBackend" or "initializer" in backend.backend_kwargs:
+        return nullcontext()
+    options = {**backend.backend_kwargs, "initializer": _end_with, "initargs": (os.getpid(),)}
+    threads = backend.inner_max_num_threads
+    return parallel_config(backend="loky", inner_max_num_threads=threads, **options)
+
+
+def _end_with(parent: int) -> None:
+    """End this process soon after its parent has, whatever it is busy with or waits for."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_LOOK_EVERY)
+        os._exit(1)
+
+    if os.getppid() == parent:
+        threading.Thread(target=watch, daemon=True).start()

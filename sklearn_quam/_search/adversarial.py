@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from .._network.predictions import Gaussian, Prediction
 from .._network.reference import ReferenceModel, TrainingSet, as_double
 from .problem import Problem
 from .profile import choose_sampler
-from .run import run_searches
+from .run import Candidates, Visit, run_searches
 from .sampling import Accumulator, Sampler
 from .steps import Steps
 from .targets import Targets
@@ -102,10 +103,13 @@ class AdversarialModels:
         """
         if self.screen is not None and posterior is not None:
             return self._sample_screened(self.screen, inputs, original, posterior, question)
-        samplers = [
-            self._search(inputs, original, targets, self._sampler, posterior)
-            for targets in self._target_groups(original, question.limits)
-        ]
+        groups = list(self._target_groups(original, question.limits))
+        samplers = []
+        for number, targets in enumerate(groups):
+            report = question.report and partial(_report, question.report, number, len(groups))
+            samplers.append(
+                self._search(inputs, original, targets, self._sampler, posterior, report)
+            )
         return self._diagnose(samplers, original)
 
     def _sample_screened(
@@ -173,6 +177,7 @@ class AdversarialModels:
         targets: Tensor,
         kind: type[Sampler],
         posterior: Accumulator | None,
+        report: Callable[[float], None] | None = None,
     ) -> Sampler:
         """Run the searches of some rows for some targets."""
         problem, n_targets = self.problem, targets.shape[1]
@@ -185,7 +190,8 @@ class AdversarialModels:
         sampler = kind(
             problem, self.steps, posterior, query, repeated, target, n_targets, self.temperature
         )
-        run_searches(problem, self.steps, query, repeated, target, n_targets, sampler)
+        watcher = sampler if report is None else _Reporter(sampler, report, self.steps.n_steps)
+        run_searches(problem, self.steps, query, repeated, target, n_targets, watcher)
         sampler.finish()
         return sampler
 
@@ -242,6 +248,29 @@ class Screen:
         counts = np.isfinite(prices) & ~own
         logs = np.log(np.where(counts, prices, 1.0).clip(min=np.finfo(float).tiny))
         return -logs.sum(axis=1) / counts.sum(axis=1).clip(min=1)
+
+
+@dataclass
+class _Reporter:
+    """Tells how far searches have got, and hands on what it is told."""
+
+    watcher: Sampler
+    report: Callable[[float], None]
+    n_steps: int
+
+    def on_visit(self, visit: Visit) -> None:
+        """Take the models of every step."""
+        self.watcher.on_visit(visit)
+        self.report(visit.step / max(1, self.n_steps))
+
+    def on_candidates(self, candidates: Candidates) -> None:
+        """Take models to look at closely."""
+        self.watcher.on_candidates(candidates)
+
+
+def _report(report: Callable[[float], None], number: int, count: int, share: float) -> None:
+    """Report a share of one of several groups as a share of the whole."""
+    report((number + share) / count)
 
 
 @dataclass

@@ -116,6 +116,16 @@ class AdversarialSearch(WeightChanging):
         self.search_ = search
         return models
 
+    def _remedies(self) -> tuple[str, ...]:
+        workers = "n_jobs=-1 spreads rows over all cores"
+        fewer = "parameters='last_layer' searches fewer parameters"
+        if isinstance(self.search_, PenaltySearch):
+            other = "search='natural' is many times faster"
+            return (other, workers, f"{fewer}, search__n_steps=... takes fewer steps")
+        if isinstance(self.search_, LinearSearch):
+            return (workers, fewer, "ask for fewer rows")
+        return ("search='linear' is a first look", workers, fewer)
+
     def _is_regressor(self) -> bool:
         return self._task == "regressor"
 

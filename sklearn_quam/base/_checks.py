@@ -7,10 +7,13 @@ import warnings
 
 import numpy as np
 
-from ..exceptions import BeyondRangeWarning
+from ..exceptions import BeyondRangeWarning, FailedRowsWarning
 
 # Functions of these stand between a method of the package and who has called it.
 _WRAPPERS = ("contextlib", "sklearn.base", "sklearn.utils._param_validation")
+
+# Rows that a message names.
+_MAX_NAMED = 5
 
 _WHY_LOST = (
     "values are so far from those of the training data that the numbers of the network overflow, "
@@ -47,6 +50,20 @@ def warn_about_lost_rows(lost: np.ndarray) -> None:
             f"which stands for infinite. {_LOOK_FOR}",
             BeyondRangeWarning,
         )
+
+
+def warn_about_failed_rows(errors: np.ndarray, which: np.ndarray) -> None:
+    """Say for which rows the network raises an error, and which."""
+    failed = np.flatnonzero(which)
+    if not len(failed):
+        return
+    named = ", ".join(map(str, failed[:_MAX_NAMED])) + (", ..." if len(failed) > _MAX_NAMED else "")
+    warn(
+        f"The network cannot process {len(failed)} of {len(errors)} rows of X ({named}): their "
+        "epistemic and total uncertainty is 1e300, which stands for infinite. The diagnostics say "
+        f"why, in the column 'error'; for row {failed[0]}: {errors[failed[0]]}",
+        FailedRowsWarning,
+    )
 
 
 def refuse_lost_rows(lost: np.ndarray) -> None:

@@ -6,7 +6,7 @@ plausible models for some rows to an accumulator.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
 from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any, ClassVar
@@ -24,7 +24,6 @@ from sklearn.utils.validation import (
     validate_data,
 )
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from .._network.adapters import Network, is_pretrained, is_torch, split_pipeline
 from .._network.cut.remembered import RememberedRows
@@ -38,12 +37,13 @@ from .._network.reference import (
     transform,
 )
 from .._network.training import default_network, train
+from .._posterior.answering import answer
 from .._posterior.fitted import FittedMethod, Models, Question
 from .._posterior.known import known_range
-from .._posterior.results import Diagnostics, RowResults, join
-from .._posterior.workers import results_of_workers
+from .._posterior.progress import Progress
+from .._posterior.results import Diagnostics, RowResults
 from .._typing import Device, RandomState
-from ._checks import warn_about_lost_rows
+from ._checks import warn_about_failed_rows, warn_about_lost_rows
 from ._parameters import changed_parameters, parameters_now
 from ._wrapping import WrapsNetwork
 
@@ -257,11 +257,11 @@ class BaseUncertaintyEstimator(NetworkEstimator):
     _parameter_constraints: ClassVar[dict] = {
         **NetworkEstimator._parameter_constraints,
         "setting": [StrOptions({"given", "expected"})],
-        "verbose": ["verbose"],
+        "verbose": ["verbose", None],
     }
 
     setting: str
-    verbose: int
+    verbose: int | None
 
     def _fit_models(self, fit: FitData) -> Models:
         """Return the plausible models: the one hook a method fills in.
@@ -299,30 +299,36 @@ class BaseUncertaintyEstimator(NetworkEstimator):
         return Question(self.setting, measure, Limits(memory, device, n_workers))
 
     @computing()
-    def _results(self, X: Any) -> RowResults:
+    def _results(
+        self, X: Any, errors: str = "warn", checkpoint: str | os.PathLike | None = None
+    ) -> RowResults:
         """Run the method on all rows, some at a time."""
+        if errors not in ("warn", "raise"):
+            raise ValueError(f"errors={errors!r} is not understood: pass 'warn' or 'raise'.")
         inputs = self._check_inputs(X)
-        question = self._question(inputs)
-        parts = []
-        with self._progress_bar(len(inputs)) as bar:
-            for done in self._results_of_chunks(inputs, question):
-                parts.append(done)
-                bar.update(len(done.prediction))
-        return self._warned(join(parts))
+        question, asked = self._question(inputs), self._rows_asked(X, inputs)
+        options: Any = {"errors": errors, "checkpoint": checkpoint}
+        with self._progress(len(inputs)) as progress:
+            results = answer(self._fitted, asked, question, progress=progress, **options)
+        return self._warned(results)
+
+    def _rows_asked(self, X: Any, inputs: Tensor) -> Any:  # noqa: ARG002
+        """Return rows as the fitted method takes them."""
+        return inputs
 
     def _warned(self, results: RowResults) -> RowResults:
         """Return results, with a warning if they say something that may go unseen."""
-        warn_about_lost_rows(results.uncertainty.beyond_range)
+        diagnostics = results.diagnostics
+        warn_about_failed_rows(diagnostics.error, diagnostics._failed)
+        warn_about_lost_rows(results.uncertainty.beyond_range & ~diagnostics._failed)
         return results
 
-    def _progress_bar(self, n_rows: int) -> tqdm:
-        return tqdm(total=n_rows, unit="point", disable=not self.verbose, desc=type(self).__name__)
+    def _progress(self, n_rows: int) -> Progress:
+        return Progress(n_rows, type(self).__name__, self.verbose, remedies=self._remedies())
 
-    def _results_of_chunks(self, inputs: Tensor, question: Question) -> Iterator[RowResults]:
-        chunks = self._fitted.chunks(inputs, question.limits)
-        if question.limits.n_workers > 1 and len(chunks) > 1:
-            return results_of_workers(self._fitted, inputs, question, chunks)
-        return self._fitted.results_of_chunks((inputs[rows] for rows in chunks), question)
+    def _remedies(self) -> tuple[str, ...]:
+        """Return what would make predictions quicker, the cheapest first."""
+        return ("ask for fewer rows",)
 
     def _predict_outputs(self, X: Any) -> np.ndarray:
         """Return probabilities or means of the setting; the given model's need no sampling."""
@@ -362,7 +368,14 @@ class BaseUncertaintyEstimator(NetworkEstimator):
     def _decide(self, outputs: np.ndarray) -> np.ndarray:
         raise NotImplementedError
 
-    def predict_uncertainty(self, X: Any, *, return_diagnostics: bool = False) -> Any:
+    def predict_uncertainty(
+        self,
+        X: Any,
+        *,
+        return_diagnostics: bool = False,
+        errors: str = "warn",
+        checkpoint: str | os.PathLike | None = None,
+    ) -> Any:
         """Tell how far the prediction of each row can be trusted.
 
         Parameters
@@ -371,6 +384,14 @@ class BaseUncertaintyEstimator(NetworkEstimator):
             Rows like those of the training data.
         return_diagnostics : bool, default=False
             Whether to return how the estimate came about, too.
+        errors : {"warn", "raise"}, default="warn"
+            What happens where the network raises an error for a row. "warn" answers such rows as
+            unknown, with an infinite epistemic uncertainty, and names them in a warning; "raise"
+            answers nothing.
+        checkpoint : str or path, default=None
+            A folder to keep finished rows in. If the process is killed, the same call with the
+            same folder goes on where it was and gives the same result; several processes may
+            share it.
 
         Returns
         -------
@@ -379,7 +400,7 @@ class BaseUncertaintyEstimator(NetworkEstimator):
         diagnostics : Diagnostics
             Only with ``return_diagnostics=True``.
         """
-        results = self._results(X)
+        results = self._results(X, errors, checkpoint)
         if return_diagnostics:
             return results.uncertainty, results.diagnostics
         return results.uncertainty

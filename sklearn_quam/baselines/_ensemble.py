@@ -11,17 +11,37 @@ from sklearn import config_context
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.parallel import Parallel, delayed
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from .._network.adapters import is_pretrained
-from .._network.limits import Limits, computing, slices
+from .._network.limits import Limits
 from .._network.training import train, untrained
-from .._posterior.accumulate import make_posterior
-from .._posterior.fitted import FittedMethod, Question, summarise
-from .._posterior.lost import guarded
-from .._posterior.results import Diagnostics, RowResults, join
+from .._posterior.accumulate import Posterior
+from .._posterior.fitted import FittedMethod, Question
+from .._posterior.progress import tracked
 from ..base._estimator import BaseUncertaintyEstimator, FitData
 from ..base._regressor import BaseUncertaintyRegressor
+
+
+@dataclass(frozen=True, eq=False)
+class MemberRows:
+    """Rows as each of several networks takes them, each behind transformers of its own.
+
+    Parameters
+    ----------
+    reference : Tensor of shape (n_rows, ...)
+        As the reference takes them.
+    members : tuple of Tensor of shape (n_rows, ...)
+        As each of the members takes them.
+    """
+
+    reference: Tensor
+    members: tuple[Tensor, ...]
+
+    def __len__(self) -> int:
+        return len(self.reference)
+
+    def __getitem__(self, rows: Any) -> MemberRows:
+        return MemberRows(self.reference[rows], tuple(part[rows] for part in self.members))
 
 
 @dataclass(frozen=True)
@@ -36,32 +56,22 @@ class Members:
 
     methods: tuple[FittedMethod, ...]
 
-    def results(self, original: Any, inputs: list[Tensor], question: Question) -> RowResults:
-        """Return what all members together say about some rows.
-
-        Parameters
-        ----------
-        original : Prediction
-            What the reference predicts for these rows.
-        inputs : list of Tensor of shape (n_rows, ...)
-            These rows, as each of the members takes them.
-        question : Question
-            What is asked.
-
-        Returns
-        -------
-        RowResults
-            Of these rows.
-        """
-        posterior = make_posterior(original, question.measure)
-        for method, own in zip(self.methods, inputs, strict=True):
+    def sample(
+        self,
+        inputs: MemberRows,
+        original: Any,  # noqa: ARG002
+        posterior: Posterior,
+        question: Question,
+    ) -> dict[str, np.ndarray]:
+        """Hand the models of all members to the accumulator; see `Models`."""
+        for method, own in zip(self.methods, inputs.members, strict=True):
             predicted = method.reference.predict(own)
             method.models.sample(own, predicted, posterior, question)
-        return summarise(posterior, question, Diagnostics, {})
+        return {}
 
-    def rows_at_once(self, inputs: Tensor, limits: Limits) -> int:
+    def rows_at_once(self, inputs: MemberRows, limits: Limits) -> int:
         """Return how many rows are worked on together."""
-        return self.methods[0].models.rows_at_once(inputs, limits)
+        return self.methods[0].models.rows_at_once(inputs.members[0], limits)
 
 
 class Ensemble(BaseUncertaintyEstimator):
@@ -142,8 +152,8 @@ class Ensemble(BaseUncertaintyEstimator):
                 for own in seeds
             ]
             trained = Parallel(n_jobs=self.n_jobs, return_as="generator")(tasks)
-        bar = tqdm(trained, total=len(tasks), unit="net", disable=not self.verbose, desc="Training")
-        return [net for net, _ in bar]
+        shown = tracked(trained, "Training", self.verbose, "net", len(tasks))
+        return [net for net, _ in shown]
 
     def _check_member(self, member: Any) -> None:
         """Refuse a network that predicts something else than the reference."""
@@ -157,31 +167,9 @@ class Ensemble(BaseUncertaintyEstimator):
 
     # -- predicting ------------------------------------------------------------------------
 
-    @computing()
-    def _results(self, X: Any) -> RowResults:
-        """Ask all members about all rows, each behind transformers of its own."""
-        inputs, members = self._check_inputs(X), self._fitted.models
-        of_members = [self._check_rows(X, method.reference) for method in members.methods]
-        question = self._question(inputs)
-        parts = []
-        with self._progress_bar(len(inputs)) as bar:
-            size = members.rows_at_once(of_members[0], question.limits)
-            for rows in slices(len(inputs), size):
-                own = [part[rows] for part in of_members]
-                parts.append(self._results_of_rows(inputs[rows], own, question))
-                bar.update(len(inputs[rows]))
-        return self._warned(join(parts))
-
-    def _results_of_rows(
-        self, inputs: Tensor, of_members: list[Tensor], question: Question
-    ) -> RowResults:
-        fitted = self._fitted
-
-        def ask(rows: Any, original: Any) -> RowResults:
-            return fitted.models.results(original, [own[rows] for own in of_members], question)
-
-        original = fitted.reference.predict(inputs)
-        return guarded(fitted.known, inputs, original, question.measure, Diagnostics, ask)
+    def _rows_asked(self, X: Any, inputs: Tensor) -> MemberRows:
+        methods = self._fitted.models.methods
+        return MemberRows(inputs, tuple(self._check_rows(X, m.reference) for m in methods))
 
 
 class RegressionEnsemble(Ensemble, BaseUncertaintyRegressor):

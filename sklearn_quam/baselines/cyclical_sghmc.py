@@ -11,11 +11,11 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import Interval
 from torch import Tensor
-from tqdm.auto import trange
 
 from .._network.free import Free, FreeNetwork, draw_batches
 from .._network.limits import Limits
 from .._network.reference import TrainingSet
+from .._posterior.progress import tracked
 from .._typing import Device, MemoryLimit, NoiseVariance, Parameters, RandomState
 from ..base._classifier import BaseUncertaintyClassifier
 from ..base._regressor import BaseUncertaintyRegressor
@@ -72,9 +72,8 @@ class _CyclicalSGHMC(SampledWeights):
         largest = stable_step_size(
             network, training, loss_scale(network) * self.learning_rate, seed
         )
-        for step in trange(
-            len(batches), unit="step", disable=not self.verbose, desc="Cyclical SG-HMC"
-        ):
+        steps = range(len(batches))
+        for step in tracked(steps, "Cyclical SG-HMC", self.verbose, unit="step"):
             phase = step % self.n_steps / self.n_steps
             noise = None
             if phase >= self.exploration:
@@ -189,8 +188,8 @@ class CyclicalSGHMCClassifier(_CyclicalSGHMC, BaseUncertaintyClassifier):
         Where to run; None stays where the network is.
     random_state : int, RandomState instance or None, default=None
         Seeds mini-batches and noise, and the training of an unfitted estimator.
-    verbose : int, default=0
-        Whether to show progress bars.
+    verbose : int, default=None
+        1 shows progress bars, 0 none; None shows those that take more than about ten seconds.
 
     Attributes
     ----------
@@ -253,7 +252,7 @@ class CyclicalSGHMCClassifier(_CyclicalSGHMC, BaseUncertaintyClassifier):
         output: str | int | None = None,
         device: Device = None,
         random_state: RandomState = None,
-        verbose: int = 0,
+        verbose: int | None = None,
     ) -> None:
         self.estimator = estimator
         self.parameters = parameters
@@ -342,8 +341,8 @@ class CyclicalSGHMCRegressor(_CyclicalSGHMC, BaseUncertaintyRegressor):
         Where to run; None stays where the network is.
     random_state : int, RandomState instance or None, default=None
         Seeds mini-batches and noise, and the training of an unfitted estimator.
-    verbose : int, default=0
-        Whether to show progress bars.
+    verbose : int, default=None
+        1 shows progress bars, 0 none; None shows those that take more than about ten seconds.
 
     Attributes
     ----------
@@ -410,7 +409,7 @@ class CyclicalSGHMCRegressor(_CyclicalSGHMC, BaseUncertaintyRegressor):
         output: str | int | None = None,
         device: Device = None,
         random_state: RandomState = None,
-        verbose: int = 0,
+        verbose: int | None = None,
     ) -> None:
         self.estimator = estimator
         self.parameters = parameters

@@ -48,8 +48,8 @@ class DeepEnsembleClassifier(Ensemble, BaseUncertaintyClassifier):
         Networks that are trained at the same time, through joblib.
     random_state : int, RandomState instance or None, default=None
         Seeds the training of the networks.
-    verbose : int, default=0
-        Whether to show progress bars.
+    verbose : int, default=None
+        1 shows progress bars, 0 none; None shows those that take more than about ten seconds.
 
     Attributes
     ----------
@@ -103,7 +103,7 @@ class DeepEnsembleClassifier(Ensemble, BaseUncertaintyClassifier):
         device: Device = None,
         n_jobs: int | None = None,
         random_state: RandomState = None,
-        verbose: int = 0,
+        verbose: int | None = None,
     ) -> None:
         self.estimator = estimator
         self.n_estimators = n_estimators
@@ -159,8 +159,8 @@ class DeepEnsembleRegressor(RegressionEnsemble):
         Networks that are trained at the same time, through joblib.
     random_state : int, RandomState instance or None, default=None
         Seeds the training of the networks.
-    verbose : int, default=0
-        Whether to show progress bars.
+    verbose : int, default=None
+        1 shows progress bars, 0 none; None shows those that take more than about ten seconds.
 
     Attributes
     ----------
@@ -218,7 +218,7 @@ class DeepEnsembleRegressor(RegressionEnsemble):
         device: Device = None,
         n_jobs: int | None = None,
         random_state: RandomState = None,
-        verbose: int = 0,
+        verbose: int | None = None,
     ) -> None:
         self.estimator = estimator
         self.n_estimators = n_estimators

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from sklearn.utils._param_validation import Interval
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from .._network.free import Free, FreeNetwork
 from .._network.limits import Limits, slices
 from .._network.reference import TrainingSet
+from .._posterior.progress import tracked
 from .._posterior.results import ChainDiagnostics
 from .._typing import Device, MemoryLimit, NoiseVariance, Parameters, RandomState
 from ..base._classifier import BaseUncertaintyClassifier
@@ -93,7 +93,7 @@ class _HamiltonianMonteCarlo(SampledWeights):
         step = StepSize(first_step_size(state, move), self.target_acceptance)
         draws, rates = [], []
         total = self.n_warmup + self.n_samples
-        for index in tqdm(range(total), unit="draw", disable=not self.verbose, desc="HMC"):
+        for index in tracked(range(total), "HMC", self.verbose, unit="draw"):
             if index == self.n_warmup:
                 step.settle()
             # Trajectories of a single length may come back to where they began, again and again.
@@ -188,8 +188,8 @@ class HMCClassifier(_HamiltonianMonteCarlo, BaseUncertaintyClassifier):
         Where to run; None stays where the network is.
     random_state : int, RandomState instance or None, default=None
         Seeds the chains and the training of an unfitted estimator.
-    verbose : int, default=0
-        Whether to show progress bars.
+    verbose : int, default=None
+        1 shows progress bars, 0 none; None shows those that take more than about ten seconds.
 
     Attributes
     ----------
@@ -255,7 +255,7 @@ class HMCClassifier(_HamiltonianMonteCarlo, BaseUncertaintyClassifier):
         output: str | int | None = None,
         device: Device = None,
         random_state: RandomState = None,
-        verbose: int = 0,
+        verbose: int | None = None,
     ) -> None:
         self.estimator = estimator
         self.parameters = parameters
@@ -332,8 +332,8 @@ class HMCRegressor(_HamiltonianMonteCarlo, BaseUncertaintyRegressor):
         Where to run; None stays where the network is.
     random_state : int, RandomState instance or None, default=None
         Seeds the chains and the training of an unfitted estimator.
-    verbose : int, default=0
-        Whether to show progress bars.
+    verbose : int, default=None
+        1 shows progress bars, 0 none; None shows those that take more than about ten seconds.
 
     Attributes
     ----------
@@ -404,7 +404,7 @@ class HMCRegressor(_HamiltonianMonteCarlo, BaseUncertaintyRegressor):
         output: str | int | None = None,
         device: Device = None,
         random_state: RandomState = None,
-        verbose: int = 0,
+        verbose: int | None = None,
     ) -> None:
         self.estimator = estimator
         self.parameters = parameters

@@ -64,8 +64,8 @@ class LaplaceClassifier(LaplaceMethod, BaseUncertaintyClassifier):
         Where to run; None stays where the network is.
     random_state : int, RandomState instance or None, default=None
         Seeds the draws and the training of an unfitted estimator.
-    verbose : int, default=0
-        Whether to show progress bars.
+    verbose : int, default=None
+        1 shows progress bars, 0 none; None shows those that take more than about ten seconds.
 
     Attributes
     ----------
@@ -129,7 +129,7 @@ class LaplaceClassifier(LaplaceMethod, BaseUncertaintyClassifier):
         output: str | int | None = None,
         device: Device = None,
         random_state: RandomState = None,
-        verbose: int = 0,
+        verbose: int | None = None,
     ) -> None:
         self.estimator = estimator
         self.parameters = parameters
@@ -200,8 +200,8 @@ class LaplaceRegressor(LaplaceMethod, BaseUncertaintyRegressor):
         Where to run; None stays where the network is.
     random_state : int, RandomState instance or None, default=None
         Seeds the draws and the training of an unfitted estimator.
-    verbose : int, default=0
-        Whether to show progress bars.
+    verbose : int, default=None
+        1 shows progress bars, 0 none; None shows those that take more than about ten seconds.
 
     Attributes
     ----------
@@ -267,7 +267,7 @@ class LaplaceRegressor(LaplaceMethod, BaseUncertaintyRegressor):
         output: str | int | None = None,
         device: Device = None,
         random_state: RandomState = None,
-        verbose: int = 0,
+        verbose: int | None = None,
     ) -> None:
         self.estimator = estimator
         self.parameters = parameters

@@ -6,8 +6,6 @@ does not depend on the rows beside it.
 
 from __future__ import annotations
 
-import copy
-from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
@@ -20,12 +18,11 @@ from ..base._classifier import BaseUncertaintyClassifier
 from ..base._estimator import BaseUncertaintyEstimator, FitData
 from ..base._regressor import BaseUncertaintyRegressor
 from ._sampling.dropout import (
-    DropInputs,
     ThinnedModels,
     axes_of_rows,
     check_rows,
-    cut_before_dropout,
     dropped_shapes,
+    thinned,
 )
 
 # The rate of the network that is trained where the user passes none.
@@ -56,20 +53,18 @@ class _MCDropout(BaseUncertaintyEstimator):
             self.p_ = _DEFAULT_RATE if self.p is None else self.p
             layers = layers_in_order(module, lambda: likelihood.pick(module(probe)))
             hooked = last_module(module, layers)
-            module = copy.deepcopy(module)
-            layer = module.get_submodule(hooked)
-            layer.register_forward_pre_hook(DropInputs(), with_kwargs=True)
-        split = cut_before_dropout(module, hooked, probe, likelihood.pick)
-        if split.rest is not module:
-            likelihood = replace(likelihood, output=None)  # the rest returns what was picked
+        split, of_rest = thinned(module, hooked, likelihood, probe)
         models = ThinnedModels(
             split,
-            likelihood,
+            of_rest,
             probe,
             self.n_samples,
             self.p_,
             fit.seed,
             axes_of_rows(split, probe),
+            module,
+            hooked,
+            likelihood.output,
         )
         check_rows(models)
         return models
@@ -112,8 +107,8 @@ class MCDropoutClassifier(_MCDropout, BaseUncertaintyClassifier):
         Where to run; None stays where the network is.
     random_state : int, RandomState instance or None, default=None
         Seeds the masks and the training of an unfitted estimator.
-    verbose : int, default=0
-        Whether to show progress bars.
+    verbose : int, default=None
+        1 shows progress bars, 0 none; None shows those that take more than about ten seconds.
 
     Attributes
     ----------
@@ -164,7 +159,7 @@ class MCDropoutClassifier(_MCDropout, BaseUncertaintyClassifier):
         output: str | int | None = None,
         device: Device = None,
         random_state: RandomState = None,
-        verbose: int = 0,
+        verbose: int | None = None,
     ) -> None:
         self.estimator = estimator
         self.n_samples = n_samples
@@ -219,8 +214,8 @@ class MCDropoutRegressor(_MCDropout, BaseUncertaintyRegressor):
         Where to run; None stays where the network is.
     random_state : int, RandomState instance or None, default=None
         Seeds the masks and the training of an unfitted estimator.
-    verbose : int, default=0
-        Whether to show progress bars.
+    verbose : int, default=None
+        1 shows progress bars, 0 none; None shows those that take more than about ten seconds.
 
     Attributes
     ----------
@@ -275,7 +270,7 @@ class MCDropoutRegressor(_MCDropout, BaseUncertaintyRegressor):
         output: str | int | None = None,
         device: Device = None,
         random_state: RandomState = None,
-        verbose: int = 0,
+        verbose: int | None = None,
     ) -> None:
         self.estimator = estimator
         self.n_samples = n_samples

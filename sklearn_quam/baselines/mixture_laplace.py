@@ -74,8 +74,8 @@ class MixtureLaplaceClassifier(Ensemble, BaseUncertaintyClassifier):
         Networks that are trained at the same time, through joblib.
     random_state : int, RandomState instance or None, default=None
         Seeds the training of the networks and the draws.
-    verbose : int, default=0
-        Whether to show progress bars.
+    verbose : int, default=None
+        1 shows progress bars, 0 none; None shows those that take more than about ten seconds.
 
     Attributes
     ----------
@@ -146,7 +146,7 @@ class MixtureLaplaceClassifier(Ensemble, BaseUncertaintyClassifier):
         device: Device = None,
         n_jobs: int | None = None,
         random_state: RandomState = None,
-        verbose: int = 0,
+        verbose: int | None = None,
     ) -> None:
         self.estimator = estimator
         self.n_estimators = n_estimators
@@ -228,8 +228,8 @@ class MixtureLaplaceRegressor(RegressionEnsemble):
         Networks that are trained at the same time, through joblib.
     random_state : int, RandomState instance or None, default=None
         Seeds the training of the networks and the draws.
-    verbose : int, default=0
-        Whether to show progress bars.
+    verbose : int, default=None
+        1 shows progress bars, 0 none; None shows those that take more than about ten seconds.
 
     Attributes
     ----------
@@ -301,7 +301,7 @@ class MixtureLaplaceRegressor(RegressionEnsemble):
         device: Device = None,
         n_jobs: int | None = None,
         random_state: RandomState = None,
-        verbose: int = 0,
+        verbose: int | None = None,
     ) -> None:
         self.estimator = estimator
         self.n_estimators = n_estimators

@@ -70,8 +70,8 @@ class ReferenceClassifier(_OnlyTheGivenModel, BaseUncertaintyClassifier):
         Where to run; None stays where the network is.
     random_state : int, RandomState instance or None, default=None
         Seeds the training of an unfitted estimator.
-    verbose : int, default=0
-        Whether to show progress bars.
+    verbose : int, default=None
+        1 shows progress bars, 0 none; None shows those that take more than about ten seconds.
 
     Attributes
     ----------
@@ -107,7 +107,7 @@ class ReferenceClassifier(_OnlyTheGivenModel, BaseUncertaintyClassifier):
         setting: str = "given",
         device: Device = None,
         random_state: RandomState = None,
-        verbose: int = 0,
+        verbose: int | None = None,
     ) -> None:
         self.estimator = estimator
         self.link = link
@@ -149,8 +149,8 @@ class ReferenceRegressor(_OnlyTheGivenModel, BaseUncertaintyRegressor):
         Where to run; None stays where the network is.
     random_state : int, RandomState instance or None, default=None
         Seeds the training of an unfitted estimator.
-    verbose : int, default=0
-        Whether to show progress bars.
+    verbose : int, default=None
+        1 shows progress bars, 0 none; None shows those that take more than about ten seconds.
 
     Attributes
     ----------
@@ -190,7 +190,7 @@ class ReferenceRegressor(_OnlyTheGivenModel, BaseUncertaintyRegressor):
         noise_variance: NoiseVariance = None,
         device: Device = None,
         random_state: RandomState = None,
-        verbose: int = 0,
+        verbose: int | None = None,
     ) -> None:
         self.estimator = estimator
         self.link = link

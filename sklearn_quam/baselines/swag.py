@@ -9,11 +9,11 @@ from typing import Any, ClassVar
 import torch
 from sklearn.utils._param_validation import Interval
 from torch import Tensor
-from tqdm.auto import trange
 
 from .._network.free import Free, FreeNetwork, draw_batches
 from .._network.limits import Limits
 from .._network.reference import TrainingSet
+from .._posterior.progress import tracked
 from .._typing import Device, MemoryLimit, NoiseVariance, Parameters, RandomState
 from ..base._classifier import BaseUncertaintyClassifier
 from ..base._regressor import BaseUncertaintyRegressor
@@ -97,7 +97,7 @@ class _SWAG(SampledWeights):
         step_size = stable_step_size(
             network, training, loss_scale(network) * self.learning_rate, seed
         )
-        for epoch in trange(self.n_epochs, unit="epoch", disable=not self.verbose, desc="SWAG"):
+        for epoch in tracked(range(self.n_epochs), "SWAG", self.verbose, unit="epoch"):
             for index in batches[epoch * per_epoch : (epoch + 1) * per_epoch]:
                 gradient = mean_gradient(
                     network, training, state.position, index, self.weight_decay
@@ -163,8 +163,8 @@ class SWAGClassifier(_SWAG, BaseUncertaintyClassifier):
         Where to run; None stays where the network is.
     random_state : int, RandomState instance or None, default=None
         Seeds mini-batches and draws, and the training of an unfitted estimator.
-    verbose : int, default=0
-        Whether to show progress bars.
+    verbose : int, default=None
+        1 shows progress bars, 0 none; None shows those that take more than about ten seconds.
 
     Attributes
     ----------
@@ -224,7 +224,7 @@ class SWAGClassifier(_SWAG, BaseUncertaintyClassifier):
         output: str | int | None = None,
         device: Device = None,
         random_state: RandomState = None,
-        verbose: int = 0,
+        verbose: int | None = None,
     ) -> None:
         self.estimator = estimator
         self.parameters = parameters
@@ -303,8 +303,8 @@ class SWAGRegressor(_SWAG, BaseUncertaintyRegressor):
         Where to run; None stays where the network is.
     random_state : int, RandomState instance or None, default=None
         Seeds mini-batches and draws, and the training of an unfitted estimator.
-    verbose : int, default=0
-        Whether to show progress bars.
+    verbose : int, default=None
+        1 shows progress bars, 0 none; None shows those that take more than about ten seconds.
 
     Attributes
     ----------
@@ -368,7 +368,7 @@ class SWAGRegressor(_SWAG, BaseUncertaintyRegressor):
         output: str | int | None = None,
         device: Device = None,
         random_state: RandomState = None,
-        verbose: int = 0,
+        verbose: int | None = None,
     ) -> None:
         self.estimator = estimator
         self.parameters = parameters

@@ -15,10 +15,10 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.pipeline import make_pipeline
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, validate_params
-from tqdm.auto import tqdm
 
 from .._network.adapters import is_fitted, is_pretrained, split_pipeline
 from .._network.cut.remembered import module_digest
+from .._posterior.progress import tracked
 from ..base._inside import (
     COMPONENT,
     METHOD_OR_DETECTOR,
@@ -222,7 +222,7 @@ def _entropy_of_network(estimator: Any) -> tuple[bytes, Any]:
 
 @_checked(
     {"estimators": [dict, list], "component": COMPONENT, "random_state": ["random_state"]}
-    | {"n_resamples": [Interval(Integral, 1, None, closed="left")], "verbose": ["verbose"]}
+    | {"n_resamples": [Interval(Integral, 1, None, closed="left")], "verbose": ["verbose", None]}
     | {"confidence": [Interval(Real, 0, 1, closed="neither")]}
 )
 def compare_uncertainty(
@@ -237,7 +237,7 @@ def compare_uncertainty(
     n_resamples: int = 200,
     confidence: float = 0.95,
     random_state: Any = None,
-    verbose: int = 0,
+    verbose: int | None = None,
 ) -> pd.DataFrame:
     """Compare how well several methods and detectors tell what is doubtful.
 
@@ -267,8 +267,8 @@ def compare_uncertainty(
         Coverage of the intervals.
     random_state : int, RandomState instance or None, default=None
         Seeds the resampling.
-    verbose : int, default=0
-        Whether to show a progress bar.
+    verbose : int, default=None
+        1 shows progress bars, 0 none; None shows those that take more than about ten seconds.
 
     Returns
     -------
@@ -323,7 +323,7 @@ def compare_uncertainty(
     comparison = _Comparison((X_train, y_train, X_test, y_test), sets, classification, bootstrap)
     rows: list[dict[str, Any]] = []
     networks: dict[bytes, tuple[str, Any]] = {}
-    for name, estimator in tqdm(methods.items(), unit="method", disable=not verbose):
+    for name, estimator in tracked(methods.items(), "Comparing", verbose, unit="method"):
         judged, estimator = comparison.judge(name, estimator, component)
         digest, reference = _entropy_of_network(estimator)
         networks.setdefault(digest, (name, reference))

@@ -151,7 +151,7 @@ def test_chunks_of_rows_change_nothing(nets, monkeypatch):
     u = est.predict_uncertainty(X64_NEW)
     for where in ("_network.limits", "baselines.reference"):
         monkeypatch.setattr(f"sklearn_quam.{where}.rows_at_once", lambda _: 2)
-    assert est._fitted.models.rows_at_once(torch.tensor(X64_NEW), None) == 2
+    assert est._fitted.models.methods[0].models.rows_at_once(torch.tensor(X64_NEW), None) == 2
     np.testing.assert_allclose(est.predict_uncertainty(X64_NEW), u, rtol=1e-9, atol=1e-12)
 
 

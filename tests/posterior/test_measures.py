@@ -660,7 +660,7 @@ def test_frames_have_a_column_for_each_part():
     ],
 )
 def test_frames_have_a_column_for_each_diagnostic(kind, more):
-    names = ["standard_error", "effective_sample_size", "n_diverged", *more]
+    names = ["standard_error", "effective_sample_size", "n_diverged", "error", *more]
     assert [field.name for field in fields(kind)] == names
     diagnostics = kind(*(np.array([k, k + 10]) for k in range(len(names))))
     frame = diagnostics.to_frame(index=["a", "b"])

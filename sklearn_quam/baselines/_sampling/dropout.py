@@ -5,7 +5,9 @@ What dropout layers do is replaced while the network runs; nothing of it is swit
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -143,6 +145,12 @@ class ThinnedModels:
         Seeds the masks.
     axes : tuple of int
         The axis of the rows for each call of dropout.
+    module : torch.nn.Module
+        The whole network, as it was given.
+    hooked : str or None
+        The layer that dropout was put in front of.
+    output : str, int or None
+        Which of several outputs of the whole network counts.
     """
 
     split: SplitModule
@@ -151,7 +159,16 @@ class ThinnedModels:
     n_samples: int
     rate: float | None
     seed: int
-    axes: tuple[int, ...] = ()
+    axes: tuple[int, ...]
+    module: nn.Module
+    hooked: str | None
+    output: str | int | None
+
+    def _packed(self) -> tuple[Callable[..., ThinnedModels], tuple[Any, ...]]:
+        """Return what to make the models from where no code is stored: the network is cut again."""
+        likelihood = replace(self.likelihood, output=self.output)
+        network = (self.module, self.hooked, likelihood, self.probe)
+        return _thinned_again, (*network, (self.n_samples, self.rate, self.seed, self.axes))
 
     def rows_at_once(self, inputs: Tensor, limits: Limits) -> int:  # noqa: ARG002
         """Return how many rows are worked on together."""
@@ -183,6 +200,46 @@ class ThinnedModels:
             output = self.split.rest(*stacked)
         prediction = self.likelihood.prediction(output)
         return prediction.unflatten(0, (len(models), -1))[:, :n_rows]
+
+
+def _thinned_again(
+    module: nn.Module, hooked: str | None, likelihood: Likelihood, probe: Tensor, how: tuple
+) -> ThinnedModels:
+    """Return models as they were thinned before."""
+    split, of_rest = thinned(module, hooked, likelihood, probe)
+    n_samples, rate, seed, axes = how
+    network = (module, hooked, likelihood.output)
+    return ThinnedModels(split, of_rest, probe, n_samples, rate, seed, axes, *network)
+
+
+def thinned(
+    module: nn.Module, hooked: str | None, likelihood: Likelihood, probe: Tensor
+) -> tuple[SplitModule, Likelihood]:
+    """Cut a network before its first dropout, or before a layer that gets some.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        The network.
+    hooked : str or None
+        The layer that dropout is put in front of, in a copy.
+    likelihood : Likelihood
+        What the network's outputs mean.
+    probe : Tensor of shape (n_rows, ...)
+        A few rows to trace the network with.
+
+    Returns
+    -------
+    tuple of SplitModule and Likelihood
+        The two parts, and what the outputs of the second one mean.
+    """
+    if hooked is not None:
+        module = copy.deepcopy(module)
+        module.get_submodule(hooked).register_forward_pre_hook(DropInputs(), with_kwargs=True)
+    split = cut_before_dropout(module, hooked, probe, likelihood.pick)
+    if split.rest is not module:
+        likelihood = replace(likelihood, output=None)  # the rest returns what was picked
+    return split, likelihood
 
 
 def dropped_shapes(module: nn.Module, *rows: Tensor) -> list[tuple[int, ...]]:

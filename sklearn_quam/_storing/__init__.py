@@ -1,0 +1,1 @@
+"""How things are stored: as arrays and plain text, never as code."""
