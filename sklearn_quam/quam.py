@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from ._search.natural.arguments import NaturalSearch
+from ._search.natural.arguments import LinearSearch, NaturalSearch
 from ._search.penalty import PenaltySearch
 from ._search.profile import SAMPLERS
 from ._search.targets import Targets, class_targets, direction_targets
@@ -60,9 +60,8 @@ class QUAMClassifier(AdversarialSearch, BaseUncertaintyClassifier):
         "profile" in others.
     temperature : float or "auto", default="auto"
         Scale of what models cost (T in the paper), in nats of the whole training set: a model
-        weighs exp(-cost / temperature), where a cost below zero counts as zero. "auto" is 10, which
-        ranks rows best, and 1 in linear search. The Bayesian posterior has 1: take that where the
-        average in ``setting="expected"`` is to be used as a forecast.
+        weighs exp(-cost / temperature), where a cost below zero counts as zero. "auto" is 30, which
+        ranks rows best, 10 in penalty search and 1, as in the Bayesian posterior, in linear search.
     slack : float, default=None
         Largest cost, in nats of the whole training set, at which a model still counts as one that
         explains the data (gamma in the paper); None means 10.
@@ -153,7 +152,12 @@ class QUAMClassifier(AdversarialSearch, BaseUncertaintyClassifier):
         ],
     }
 
-    _auto_temperature = 10.0
+    # Where the network is taken as linear, rivals look cheaper than they are.
+    _auto_temperatures: ClassVar[dict] = {
+        NaturalSearch: 30.0,
+        LinearSearch: 1.0,
+        PenaltySearch: 10.0,
+    }
     _auto_slack = 10.0
     _auto_search = NaturalSearch
     _auto_sampling = "trajectory"
@@ -341,7 +345,7 @@ class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
         "targets": [StrOptions({"all", "untargeted"})],
     }
 
-    _auto_temperature = 1.0
+    _auto_temperatures: ClassVar[dict] = {object: 1.0}
     _auto_slack = 10.0
     _auto_search = PenaltySearch
     _auto_sampling = "profile"

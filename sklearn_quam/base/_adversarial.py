@@ -37,7 +37,7 @@ class AdversarialSearch(WeightChanging):
     """What QUAM's classifier and regressor share."""
 
     # In nats of the whole training data; the Bayesian posterior has a temperature of one.
-    _auto_temperature: ClassVar[float]
+    _auto_temperatures: ClassVar[dict[type, float]]
     _auto_slack: ClassVar[float]
     # What arguments of search="auto" are arguments of.
     _auto_search: ClassVar[type]
@@ -145,8 +145,7 @@ class AdversarialSearch(WeightChanging):
     def _choose_temperature(self, search: Any) -> float:
         if self.temperature != "auto":
             return float(self.temperature)
-        # Where the network is taken as linear, rivals look cheaper than they are.
-        return 1.0 if isinstance(search, LinearSearch) else self._auto_temperature
+        return next(t for kind, t in self._auto_temperatures.items() if isinstance(search, kind))
 
     def _choose_sampling(self, search: Any) -> str:
         if self.sampling != "auto":

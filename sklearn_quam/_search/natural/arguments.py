@@ -44,7 +44,7 @@ class NaturalSearch(BaseEstimator):
         Steps after each of these that make the model cheaper without a change of its target's
         score: closer to the cheapest model there is, and slower. "auto" is 0 for classifiers, whose
         rows are ranked as well without, and 8 for regressors. Linear models need none.
-    goal : float, default=24.0
+    goal : float, default=32.0
         Log-odds of the class that a search goes to. Regressors go to five standard deviations that
         the mean has in a linear model, whatever this says.
     damping : float or "auto", default="auto"
@@ -87,7 +87,7 @@ class NaturalSearch(BaseEstimator):
         *,
         n_steps: int = 10,
         n_corrections: int | str = "auto",
-        goal: float = 24.0,
+        goal: float = 32.0,
         damping: float | str = "auto",
         n_rows: int = 128,
         screen: float | None = None,
