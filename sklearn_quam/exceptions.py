@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-__all__ = ["BeyondRangeWarning", "FailedRowsWarning", "SlowWarning", "UncertaintyWarning"]
+__all__ = [
+    "BeyondRangeWarning",
+    "CollapsedWeightsWarning",
+    "FailedRowsWarning",
+    "LinkWarning",
+    "MissingClassesWarning",
+    "PoorFitWarning",
+    "SlowWarning",
+    "UncertaintyWarning",
+]
 
 
 class UncertaintyWarning(UserWarning):
@@ -32,6 +41,21 @@ class BeyondRangeWarning(UncertaintyWarning):
     """
 
 
+class CollapsedWeightsWarning(UncertaintyWarning):
+    """For most rows, almost nothing but the given network counts.
+
+    Of the models that QUAM has met, the others have next to no weight: the temperature is too low,
+    or costs look higher than they are. The epistemic uncertainty is close to zero then, whatever
+    the searches have found.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from sklearn_quam.exceptions import CollapsedWeightsWarning
+    >>> warnings.simplefilter("error", CollapsedWeightsWarning)
+    """
+
+
 class FailedRowsWarning(UncertaintyWarning):
     """The network raises an error for some rows; the others are answered.
 
@@ -43,6 +67,46 @@ class FailedRowsWarning(UncertaintyWarning):
     >>> import warnings
     >>> from sklearn_quam.exceptions import FailedRowsWarning
     >>> warnings.simplefilter("ignore", FailedRowsWarning)    # the numbers are enough
+    """
+
+
+class LinkWarning(UncertaintyWarning):
+    """What a network returns is taken for logits, but looks like probabilities.
+
+    The softmax that is applied to logits would make all classes almost equally likely.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from sklearn_quam.exceptions import LinkWarning
+    >>> warnings.simplefilter("error", LinkWarning)
+    """
+
+
+class MissingClassesWarning(UncertaintyWarning):
+    """Training rows of some of the network's classes are missing.
+
+    Models may say anything about these classes at no cost: every row looks doubtful.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from sklearn_quam.exceptions import MissingClassesWarning
+    >>> warnings.simplefilter("error", MissingClassesWarning)
+    """
+
+
+class PoorFitWarning(UncertaintyWarning):
+    """The network explains the training data worse than no network at all would.
+
+    The class frequencies, or the mean of the targets, have a lower loss than ``reference_loss_``.
+    Most often X is not scaled, or y not encoded, as it was when the network was trained.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from sklearn_quam.exceptions import PoorFitWarning
+    >>> warnings.simplefilter("error", PoorFitWarning)
     """
 
 

@@ -176,7 +176,7 @@ def test_a_row_without_a_prediction_gets_the_mean_of_the_targets(kind):
         assert est.predict_uncertainty(rows).beyond_range[1]
 
 
-@pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.BeyondRangeWarning")
+@pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.UncertaintyWarning")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @each_method
 def test_weights_that_explode_never_look_safe(method, dtype):

@@ -655,6 +655,7 @@ def test_a_regressor_has_directions_not_numbers_of_targets(targets):
         quam(QUAMRegressor, dense(1), targets=targets).fit(X, TARGET)
 
 
+@pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.LinkWarning")
 @pytest.mark.parametrize("parameters", ["all", "last_layer", "bias", "lora", ["weight"]])
 def test_a_network_without_parameters_is_refused(parameters):
     with pytest.raises(ValueError, match=r"no parameters|has none|LoRA needs"):

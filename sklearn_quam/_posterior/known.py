@@ -13,6 +13,9 @@ from .._network.limits import accumulation_dtype
 from .._network.predictions import Categorical, Gaussian, Prediction
 from .._network.reference import TrainingSet
 
+# Log-odds that no network has for a reason.
+_ABSURD_MARGIN = 1e6
+
 
 @dataclass(frozen=True)
 class KnownRange:
@@ -24,10 +27,13 @@ class KnownRange:
         Largest absolute value among the inputs; infinite for whole numbers, which do not round.
     constant : Prediction
         Class frequencies, or mean and variance of the targets: one row.
+    surest : float
+        Largest log-odds of one class against another that the network has given a training row.
     """
 
     largest: float
     constant: Prediction
+    surest: float = 0.0
 
     def beyond(self, inputs: Tensor, prediction: Any) -> Tensor:
         """Tell which rows hold values next to which those of the training data vanish in rounding.
@@ -46,6 +52,18 @@ class KnownRange:
             lost = lost | ~(rounding <= target.to(rounding)).all(dim=-1)
         return lost
 
+    def saturated(self, prediction: Any) -> Tensor:
+        """Tell for which rows a classifier is so sure that no number tells other classes from zero.
+
+        A network may be that sure about its training data, too: then it takes ten times as much,
+        or what no network should be.
+        """
+        if not isinstance(prediction, Categorical):
+            return torch.zeros(len(prediction), dtype=torch.bool, device=prediction.device)
+        smallest = -math.log(torch.finfo(accumulation_dtype(prediction.device)).tiny)
+        margin = _margin(prediction)
+        return (margin > max(smallest, 10 * self.surest)) | (margin > _ABSURD_MARGIN)
+
     def in_place_of_infinite(self, prediction: Prediction) -> tuple[Any, Tensor]:
         """Return a prediction with the constant one where it is not finite, and where that is."""
         infinite = ~prediction.is_defined()
@@ -58,23 +76,21 @@ class KnownRange:
         return prediction.map(replaced, self.constant), infinite
 
 
-def is_saturated(prediction: Any) -> Tensor:
-    """Tell for which rows a classifier is so sure that no number tells other classes from zero."""
-    if not isinstance(prediction, Categorical):
-        return torch.zeros(len(prediction), dtype=torch.bool, device=prediction.device)
-    smallest = math.log(torch.finfo(accumulation_dtype(prediction.device)).tiny)
-    return prediction.log_proba.topk(2, dim=-1).values[..., 1] < smallest
+def _margin(prediction: Categorical) -> Tensor:
+    """Return the log-odds of the most likely class against the next."""
+    first, second = prediction.log_proba.topk(2, dim=-1).values.unbind(dim=-1)
+    return first - second
 
 
-def known_range(training: TrainingSet, n_classes: int | None) -> KnownRange:
+def known_range(training: TrainingSet, original: Prediction) -> KnownRange:
     """Return what the training data look like to somebody who has no network.
 
     Parameters
     ----------
     training : TrainingSet
         The training data, as the network takes them.
-    n_classes : int or None
-        Number of classes; None where the targets are values.
+    original : Prediction
+        What the network predicts for them.
 
     Returns
     -------
@@ -85,17 +101,18 @@ def known_range(training: TrainingSet, n_classes: int | None) -> KnownRange:
     if inputs.is_floating_point():
         # Rows of zeros only say nothing about the scale of others.
         largest = float(inputs.abs().max()) or 1.0
-    return KnownRange(largest, _constant(training, n_classes))
+    surest = float(_margin(original).max()) if isinstance(original, Categorical) else 0.0
+    return KnownRange(largest, _constant(training, original), surest)
 
 
-def _constant(training: TrainingSet, n_classes: int | None) -> Prediction:
+def _constant(training: TrainingSet, original: Prediction) -> Prediction:
     target, dtype = training.target, accumulation_dtype(training.target.device)
     weight = torch.ones(len(target), dtype=dtype, device=target.device)
     if training.weight is not None:
         weight = training.weight.to(dtype)
     share = weight / weight.sum()
-    if n_classes is not None:
-        frequency = share.new_zeros(n_classes).index_add_(0, target, share)
+    if isinstance(original, Categorical):
+        frequency = share.new_zeros(original.n_outputs).index_add_(0, target, share)
         return Categorical(frequency.clamp(min=torch.finfo(dtype).tiny).log()[None])
     target = target.to(dtype)
     mean = share @ target

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .._network.predictions import Prediction
 from .accumulate import make_posterior
-from .known import KnownRange, is_saturated
+from .known import KnownRange
 from .results import INFINITE, Diagnostics, RowResults, Uncertainty, merge
 
 
@@ -53,14 +53,14 @@ def guarded(
     lost = (known.beyond(inputs, prediction) | infinite).cpu().numpy()
     if not lost.any():
         results = ask(slice(None), prediction)
-        lost = _cannot_be_told(results, prediction)
+        lost = _cannot_be_told(known, results, prediction)
         kept = ~lost
     elif lost.all():
         return results_of_lost(prediction, measure, diagnostics)
     else:
         fine = torch.as_tensor(np.flatnonzero(~lost), device=inputs.device)
         results = ask(fine, prediction[fine])
-        kept = ~_cannot_be_told(results, prediction[fine])
+        kept = ~_cannot_be_told(known, results, prediction[fine])
         lost[~lost] = ~kept
     if not lost.any():
         return results
@@ -68,11 +68,11 @@ def guarded(
     return merge(results, kept, results_of_lost(prediction[index], measure, diagnostics), lost)
 
 
-def _cannot_be_told(results: RowResults, original: Prediction) -> np.ndarray:
+def _cannot_be_told(known: KnownRange, results: RowResults, original: Prediction) -> np.ndarray:
     """Tell which rows have no number that could be trusted."""
     numbers = [*results.uncertainty, *results.prediction.T, results.variance.sum(axis=1)]
     fine = (np.abs(numbers) < INFINITE).all(axis=0)
-    silent = is_saturated(original).cpu().numpy() | (results.diagnostics.n_diverged > 0)
+    silent = known.saturated(original).cpu().numpy() | (results.diagnostics.n_diverged > 0)
     return ~fine | (silent & (results.uncertainty.epistemic == 0))
 
 

@@ -14,13 +14,13 @@ from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 
 from .._network.free import FreeNetwork
 from .._network.limits import computing
-from .._posterior.results import SearchDiagnostics
+from .._posterior.results import RowResults, SearchDiagnostics
 from .._search.adversarial import AdversarialModels, adversarial_models
 from .._search.natural.arguments import LinearSearch, NaturalSearch, is_linear
 from .._search.penalty import PenaltySearch
 from .._search.targets import Targets
 from .._search.traces import found_models, search_traces
-from ._checks import refuse_lost_rows, warn_about_lost_rows
+from ._checks import refuse_lost_rows, warn_about_collapsed_weights, warn_about_lost_rows
 from ._estimator import FitData
 from ._weights import WeightChanging
 
@@ -154,6 +154,13 @@ class AdversarialSearch(WeightChanging):
 
     def _choose_targets(self) -> Targets:
         raise NotImplementedError
+
+    def _warned(self, results: RowResults) -> RowResults:
+        searched = results.diagnostics.effective_sample_size[~results.uncertainty.beyond_range]
+        if len(searched):
+            n_searches = self._fitted.models.problem.targets.count
+            warn_about_collapsed_weights(searched, n_searches, self.temperature_)
+        return super()._warned(results)
 
     def set_params(self, **params: Any) -> Any:
         """Set constructor arguments.

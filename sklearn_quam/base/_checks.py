@@ -4,17 +4,32 @@ from __future__ import annotations
 
 import sys
 import warnings
+from typing import Any
 
 import numpy as np
+import torch
 
-from ..exceptions import BeyondRangeWarning, FailedRowsWarning
+from .._network.likelihood import Output, looks_like_probabilities
+from .._network.predictions import Gaussian
+from .._network.reference import ReferenceModel, TrainingSet
+from .._posterior.known import KnownRange
+from ..exceptions import (
+    BeyondRangeWarning,
+    CollapsedWeightsWarning,
+    FailedRowsWarning,
+    LinkWarning,
+    MissingClassesWarning,
+    PoorFitWarning,
+)
 
 # Functions of these stand between a method of the package and who has called it.
 _WRAPPERS = ("contextlib", "sklearn.base", "sklearn.utils._param_validation")
-
 # Rows that a message names.
 _MAX_NAMED = 5
-
+# Training rows whose outputs are looked at.
+_LOOKED_AT = 256
+# What rounding may do to a loss.
+_TOLERANCE = 1e-3
 _WHY_LOST = (
     "values are so far from those of the training data that the numbers of the network overflow, "
     "saturate or lose all their digits."
@@ -71,4 +86,77 @@ def refuse_lost_rows(lost: np.ndarray) -> None:
     if lost.any():
         raise ValueError(
             f"The network cannot compute with row {int(lost.argmax())}: {_WHY_LOST} {_LOOK_FOR}"
+        )
+
+
+def warn_about_poor_fit(
+    reference: ReferenceModel, training: TrainingSet, known: KnownRange
+) -> None:
+    """Say if the training data are explained better without the network."""
+    constant: Any = known.constant
+    if isinstance(constant, Gaussian) and reference.likelihood.link == "mean":
+        # Both means with the same noise, whoever has measured it.
+        likelihood: Any = reference.likelihood
+        noise = likelihood.noise_variance
+        constant = Gaussian(constant.mean, noise.to(constant.mean).expand_as(constant.mean))
+    target = training.target
+    if not target.is_floating_point() and bool((target == target[0]).all()):
+        return
+    everywhere = constant.map(lambda part: part.expand(len(target), -1))
+    losses = reference.likelihood.negative_log_likelihood(everywhere, target)
+    without = float(training.weighted(losses, slice(None)).mean())
+    loss = float(training.weighted(training.losses, slice(None)).mean())
+    if loss > without + _TOLERANCE * (1 + abs(without)):
+        who = "the mean of y" if isinstance(constant, Gaussian) else "the class frequencies of y"
+        warn(
+            f"The network explains the training data worse than {who} would: its loss is "
+            f"{loss:.4g} instead of {without:.4g}. Is X scaled and shaped as it was when the "
+            "network was trained, y encoded alike, and link= what the network returns?",
+            PoorFitWarning,
+        )
+
+
+def warn_about_probabilities(reference: ReferenceModel, training: TrainingSet) -> None:
+    """Say if what is taken for logits are probabilities."""
+    link = reference.likelihood.link
+    if link not in ("logits", "binary_logit"):
+        return
+    with torch.no_grad():
+        output: Output = reference.module(training.inputs[:_LOOKED_AT])
+    if looks_like_probabilities(output, training.target[:_LOOKED_AT]):
+        warn(
+            f"The network's outputs are taken for logits (link={link!r}), but they are between 0 "
+            "and 1 for all rows"
+            + (" and sum to one" if link == "logits" else "")
+            + ". If the network ends in a softmax or sigmoid, pass link='probabilities'.",
+            LinkWarning,
+        )
+
+
+def warn_about_missing_classes(classes: np.ndarray, y: np.ndarray) -> None:
+    """Say which classes of the network have no training rows."""
+    missing = classes[~np.isin(classes, y)]
+    if len(missing):
+        some = ", ".join(map(str, missing[:10])) + (", ..." if len(missing) > 10 else "")
+        warn(
+            f"The network knows {len(classes)} classes, but no training row has one of these "
+            f"{len(missing)}: {some}. What models say about them costs nothing, so that every row "
+            "looks doubtful. Pass training rows of all classes.",
+            MissingClassesWarning,
+        )
+
+
+def warn_about_collapsed_weights(
+    effective_sample_size: np.ndarray, n_searches: int, temperature: float
+) -> None:
+    """Say if hardly any model but the given one, where each search starts, has a weight."""
+    collapsed = effective_sample_size <= n_searches * (1 + _TOLERANCE)
+    if collapsed.mean() > 0.5:
+        warn(
+            f"For {int(collapsed.sum())} of {len(collapsed)} rows, almost nothing but the given "
+            "network counts: their effective sample size is no larger than the number of searches "
+            f"({n_searches}). Raise temperature (it is {temperature:g} nats; 1 is that of the "
+            "posterior, 10 ranks rows well), or slack for sampling='best'; and check that "
+            "n_training_rows is not larger than the number of rows the network was trained on.",
+            CollapsedWeightsWarning,
         )

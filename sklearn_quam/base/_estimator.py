@@ -39,11 +39,18 @@ from .._network.reference import (
 from .._network.training import default_network, train
 from .._posterior.answering import answer
 from .._posterior.fitted import FittedMethod, Models, Question
-from .._posterior.known import known_range
+from .._posterior.known import KnownRange, known_range
 from .._posterior.progress import Progress
 from .._posterior.results import Diagnostics, RowResults
 from .._typing import Device, RandomState
-from ._checks import warn_about_failed_rows, warn_about_lost_rows
+from ._agreement import check_agreement
+from ._checks import (
+    warn_about_failed_rows,
+    warn_about_lost_rows,
+    warn_about_missing_classes,
+    warn_about_poor_fit,
+    warn_about_probabilities,
+)
 from ._parameters import changed_parameters, parameters_now
 from ._wrapping import WrapsNetwork
 
@@ -58,6 +65,8 @@ class FitData:
         The given network, or the one that was just trained.
     training : TrainingSet
         Its training data, as it takes them.
+    original : Prediction
+        What it predicts for them.
     seed : int
         Seeds whatever the method draws.
     remembered : RememberedRows or None
@@ -69,6 +78,7 @@ class FitData:
 
     reference: ReferenceModel
     training: TrainingSet
+    original: Prediction
     seed: int
     remembered: RememberedRows | None
     passed: dict[str, Any]
@@ -134,12 +144,16 @@ class NetworkEstimator(WrapsNetwork):
         if sample_weight is not None:
             scaled = torch.as_tensor(sample_weight / sample_weight.mean())
             weight = scaled.to(inputs.device, reference.dtype)
+        check_agreement(estimator, reference, inputs)
         reference = self._complete(reference, inputs, target, weight, **more)
-        training = TrainingSet((inputs,), target, weight, self._losses(reference, inputs, target))
+        original: Any = reference.predict(inputs)
+        losses = reference.likelihood.negative_log_likelihood(original, target)
+        training = TrainingSet((inputs,), target, weight, losses)
         self._note_reference_loss(training)
         passed |= {"X_checked": X, "y_checked": y, "fit_params": fit_params}
         passed["sample_weight"] = sample_weight
-        return FitData(reference, training, seed, getattr(self, "_remembered", None), passed)
+        remembered = getattr(self, "_remembered", None)
+        return FitData(reference, training, original, seed, remembered, passed)
 
     def _wrapped(self) -> Any:
         """Return the estimator that the network is taken from."""
@@ -183,10 +197,6 @@ class NetworkEstimator(WrapsNetwork):
     ) -> ReferenceModel:
         """Return the network with what only the training data can tell about it."""
         return reference
-
-    def _losses(self, reference: ReferenceModel, inputs: Tensor, target: Tensor) -> Tensor:
-        prediction: Any = reference.predict(inputs)
-        return reference.likelihood.negative_log_likelihood(prediction, target)
 
     def _note_reference_loss(self, training: TrainingSet) -> None:
         self.reference_loss_ = float(training.weighted(training.losses, slice(None)).mean())
@@ -241,6 +251,8 @@ class NetworkEstimator(WrapsNetwork):
 class BaseUncertaintyEstimator(NetworkEstimator):
     """Shared by classifiers and regressors; not to be used itself."""
 
+    # Whether fit says what is odd; members of an ensemble leave that to the ensemble.
+    _warns = True
     # Whether n_jobs spreads the rows that are to be predicted.
     _rows_in_parallel: ClassVar[bool] = False
     # Whether the method takes more than the given network: others, or further training of it.
@@ -282,12 +294,21 @@ class BaseUncertaintyEstimator(NetworkEstimator):
     def _fit(self, X: Any, y: Any, sample_weight: Any, fit_params: dict, **more: Any) -> None:
         """Read network and data, and build the object that answers for rows."""
         data = self._given(X, y, sample_weight, fit_params, **more)
+        known = known_range(data.training, data.original)
+        if self._warns:
+            self._warn_about_fit(data, known)
         with computing():
             models = self._fit_models(data)
-        n_classes = len(self.classes_) if self._task == "classifier" else None
-        known = known_range(data.training, n_classes)
         self._fitted = FittedMethod(data.reference, models, known, self._diagnostics)
         self._fitted_parameters = parameters_now(self)
+
+    def _warn_about_fit(self, data: FitData, known: KnownRange) -> None:
+        """Say what is odd about the network and its training data."""
+        if self._task == "classifier":
+            warn_about_missing_classes(self.classes_, data.passed["y_checked"])
+            if is_torch(self.estimator_):
+                warn_about_probabilities(data.reference, data.training)
+        warn_about_poor_fit(data.reference, data.training, known)
 
     def _question(self, inputs: Tensor) -> Question:
         """Return what is asked about rows, by the arguments that may change at any time."""

@@ -455,6 +455,7 @@ def test_predicted_labels_have_the_type_of_y(kind, dtype):
     assert est.fit(X, y).predict(X).dtype == y.dtype
 
 
+@pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.MissingClassesWarning")
 @pytest.mark.parametrize("kind", ["module", "skorch", "mlp"])
 def test_labels_may_miss_from_y(kind):
     net = dense() if kind == "module" else fitted(CLASSIFIERS[kind]())

@@ -326,6 +326,7 @@ def test_skorch_net_is_trained_on_labels_of_any_kind(net, y):
     assert est.reference_loss_ == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.MissingClassesWarning")
 def test_label_missing_from_training_data_does_not_shift_the_columns_of_the_others():
     seen = LABELS != 1
     data, y = X[seen], LABELS[seen]

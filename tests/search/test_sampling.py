@@ -19,6 +19,9 @@ from ..networks import LABELS, TARGET, TWO_TARGETS, WORDS, X_NEW, X, dense, fitt
 from ..searches import quam
 from .slow_search import SlowQUAM
 
+# Searches that cannot move, and posteriors that are as cold as can be, are what is tested here.
+pytestmark = pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.CollapsedWeightsWarning")
+
 SHORT = {"n_steps": 20, "penalty_every": 5, "learning_rate": 0.02, "tol": 0.0, "random_state": 0}
 each_sampling = pytest.mark.parametrize("sampling", ["trajectory", "best", "gaussian"])
 each_task = pytest.mark.parametrize(

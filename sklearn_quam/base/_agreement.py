@@ -1,0 +1,133 @@
+"""Whether the network that was taken out of an estimator says what the estimator itself says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .._network.adapters import is_skorch, split_pipeline
+from .._network.likelihood import InvalidOutputError
+from .._network.predictions import Categorical
+from .._network.reference import ReferenceModel
+
+# Training rows that are compared.
+_N_ROWS = 16
+# How far predictions may differ, as a share of the largest; half precision rounds that much more.
+_TOLERANCE, _TOLERANCE_OF_HALF = 1e-3, 3e-2
+
+
+def check_agreement(estimator: Any, reference: ReferenceModel, inputs: Tensor) -> None:
+    """Refuse an estimator that predicts something else than the network taken out of it.
+
+    A subclass may normalise rows in ``infer``, or change what ``predict`` returns: none of this is
+    run here.
+
+    Parameters
+    ----------
+    estimator : object
+        What the user has passed, fitted.
+    reference : ReferenceModel
+        The network inside.
+    inputs : Tensor of shape (n_samples, ...)
+        Training rows, behind the estimator's own transformers.
+    """
+    final = split_pipeline(estimator)[1]
+    if isinstance(final, nn.Module):
+        return  # it has no other prediction than its output
+    index = np.linspace(0, len(inputs) - 1, num=min(_N_ROWS, len(inputs)), dtype=int)
+    rows = inputs[torch.as_tensor(index, device=inputs.device)]
+    given = reference.predict(rows).to_array()
+    own = _own_prediction(final, rows, reference)
+    if own is None or own.shape[1] < given.shape[1]:
+        return
+    own = own[:, : given.shape[1]]  # behind the means, a net may return variances
+    share = _TOLERANCE_OF_HALF if _is_half(final) else _TOLERANCE
+    differs = ~(np.abs(own - given) <= share * np.abs(given).max()).all(axis=1)
+    if differs.any():
+        first = int(differs.argmax())
+        numbers = ", ".join(map(str, index[differs]))
+        raise InvalidOutputError(
+            f"{type(final).__name__} itself predicts something else than the network inside it, "
+            f"for the training rows {numbers} of those compared; for row {index[first]}, "
+            f"{_short(own[first])} instead of {_short(given[first])}. {_way_out(final)}"
+        )
+
+
+def _own_prediction(final: Any, rows: Tensor, reference: ReferenceModel) -> np.ndarray | None:
+    """Return what an estimator predicts itself, (n_rows, n_outputs); None where it cannot tell."""
+    values: Any = rows.cpu().numpy()
+    names = getattr(final, "feature_names_in_", None)
+    if names is not None and values.ndim == 2 and len(names) == values.shape[1]:
+        import pandas as pd
+
+        values = pd.DataFrame(values, columns=names)
+    try:
+        with _untouched(getattr(final, "module_", None)):
+            if is_skorch(final) and not _is_plain(final):
+                # Only the user knows what its outputs mean, and has said so.
+                output = final.forward(values, device=reference.device)
+                return reference.likelihood.prediction(output).to_array()
+            if reference.likelihood.kind is Categorical:
+                own = np.asarray(final.predict_proba(values), dtype=float)
+            else:
+                own = np.asarray(final.predict(values), dtype=float)
+    except Exception:
+        # Who cannot be asked about rows like these cannot disagree.
+        return None
+    own = own.reshape(len(rows), -1)
+    if reference.likelihood.kind is Categorical and own.shape[1] == 1:
+        own = np.column_stack([1 - own, own])
+    return own
+
+
+def _is_plain(net: Any) -> bool:
+    """Tell whether the criterion says what a skorch net's predictions mean."""
+    import skorch
+
+    nonlinearity = getattr(net, "predict_nonlinearity", "auto")
+    return nonlinearity == "auto" and type(net).get_loss in (
+        skorch.NeuralNet.get_loss,
+        skorch.NeuralNetClassifier.get_loss,
+        skorch.NeuralNetRegressor.get_loss,
+        skorch.NeuralNetBinaryClassifier.get_loss,
+    )
+
+
+@contextmanager
+def _untouched(module: Any) -> Iterator[None]:
+    """Leave what is being trained as it was, and the random state, which data loaders change."""
+    parts = list(module.modules()) if isinstance(module, nn.Module) else []
+    flags = [part.training for part in parts]
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        for part, flag in zip(parts, flags, strict=True):
+            part.training = flag
+
+
+def _is_half(final: Any) -> bool:
+    module = getattr(final, "module_", None)
+    half = (torch.float16, torch.bfloat16)
+    return isinstance(module, nn.Module) and any(p.dtype in half for p in module.parameters())
+
+
+def _short(values: np.ndarray) -> str:
+    return np.array2string(values[:5], precision=4, threshold=5)
+
+
+def _way_out(final: Any) -> str:
+    if is_skorch(final) and not type(final).infer.__module__.startswith("skorch."):
+        return (
+            "Its class overrides infer, which is not run here: put what that does into the "
+            "forward of the module, or into a transformer in front of the net (make_pipeline)."
+        )
+    return (
+        "Is what its class changes about the prediction part of the network? Put it into the "
+        "forward of a module, or pass the network alone."
+    )
