@@ -4,6 +4,7 @@ from ._network.parameters import LoRA
 from ._posterior.results import ChainDiagnostics, Diagnostics, SearchDiagnostics, Uncertainty
 from ._search.natural.arguments import LinearSearch, NaturalSearch
 from ._search.penalty import PenaltySearch
+from .base._saving import load
 from .baselines import (
     CyclicalSGHMCClassifier,
     CyclicalSGHMCRegressor,
@@ -53,4 +54,5 @@ __all__ = [
     "SWAGRegressor",
     "SearchDiagnostics",
     "Uncertainty",
+    "load",
 ]

@@ -52,6 +52,7 @@ from ._checks import (
     warn_about_probabilities,
 )
 from ._parameters import changed_parameters, parameters_now
+from ._saving import Saved
 from ._wrapping import WrapsNetwork
 
 
@@ -248,7 +249,7 @@ class NetworkEstimator(WrapsNetwork):
         return state
 
 
-class BaseUncertaintyEstimator(NetworkEstimator):
+class BaseUncertaintyEstimator(Saved, NetworkEstimator):
     """Shared by classifiers and regressors; not to be used itself."""
 
     # Whether fit says what is odd; members of an ensemble leave that to the ensemble.
