@@ -5,7 +5,8 @@ without two of the classes. Each method then runs in a process of its own, on th
 default arguments: seconds to fit, points per second, by how much the memory in use grew at most,
 and the AUROC with which its epistemic uncertainty (the total one for the network alone, which has
 no other) tells left-out digits from known ones of the test set. The ensembles train their other
-networks within ``fit``. HMC takes minutes: it runs for the first seed only.
+networks within ``fit``. HMC takes minutes: it runs for the first seed only. Detectors of
+``sklearn_quam.ood`` and of scikit-learn are judged by their scores.
 
 Run with ``python -m benchmarks.baselines``; writes ``benchmarks/results/baselines.json``.
 """
@@ -19,6 +20,7 @@ import tempfile
 import threading
 import time
 import warnings
+from functools import partial
 from pathlib import Path
 
 import joblib
@@ -26,13 +28,33 @@ import numpy as np
 import sklearn
 import torch
 from sklearn.datasets import load_digits
+from sklearn.ensemble import IsolationForest
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import train_test_split
+from sklearn.neighbors import LocalOutlierFactor
+from sklearn.svm import OneClassSVM
 from skorch import NeuralNetClassifier
 from torch import nn
 
 import sklearn_quam
+from sklearn_quam import ood
 
+DETECTORS = {
+    "Energy": ood.EnergyDetector,
+    "MaxLogit": ood.MaxLogitDetector,
+    "GradientNorm": ood.GradientNormDetector,
+    "PNML": ood.PNMLDetector,
+    "ViM": ood.ViMDetector,
+    "Mahalanobis": ood.MahalanobisDetector,
+    "Mahalanobis, relative": partial(ood.MahalanobisDetector, relative=True),
+    "NearestNeighbor": ood.NearestNeighborDetector,
+    "NearestNeighbor, inputs": partial(
+        ood.NearestNeighborDetector, layer="input", metric="euclidean"
+    ),
+    "IsolationForest": lambda _: IsolationForest(random_state=0),
+    "LocalOutlierFactor": lambda _: LocalOutlierFactor(novelty=True),
+    "OneClassSVM": lambda _: OneClassSVM(),
+}
 METHODS = (
     "Reference",
     "MCDropout",
@@ -46,6 +68,7 @@ METHODS = (
     "QUAM",
     "QUAM, linear search",
     "QUAM, penalty search",
+    *DETECTORS,
 )
 ARGUMENTS = {
     "Laplace, all layers": {"parameters": "all"},
@@ -123,15 +146,21 @@ def measure(method, path):
     net, X, y, X_new = joblib.load(path)
     torch.set_num_threads(1)
     net.predict_proba(X_new)
-    kind = getattr(sklearn_quam, f"{method.partition(',')[0]}Classifier")
-    est = kind(net, random_state=0, **ARGUMENTS.get(method, {}))
+    if method in DETECTORS:
+        est = DETECTORS[method](net)
+    else:
+        kind = getattr(sklearn_quam, f"{method.partition(',')[0]}Classifier")
+        est = kind(net, random_state=0, **ARGUMENTS.get(method, {}))
     with PeakMemory() as memory:
         start = time.perf_counter()
         est.fit(X, y)
         fitted = time.perf_counter()
-        uncertainty = est.predict_uncertainty(X_new)
+        if method in DETECTORS:
+            score = -est.score_samples(X_new)
+        else:
+            uncertainty = est.predict_uncertainty(X_new)
+            score = uncertainty.total if method == "Reference" else uncertainty.epistemic
         done = time.perf_counter()
-    score = uncertainty.total if method == "Reference" else uncertainty.epistemic
     is_unknown = np.arange(len(X_new)) >= len(X_new) // 2
     result = {
         "fit_seconds": fitted - start,

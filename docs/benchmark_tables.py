@@ -76,8 +76,11 @@ TABLES = {
             "mistakes",
             "uci",
             "diversity",
+            "tables",
+            "combination",
         )
     },
+    "tables_by_table": lambda: stored("tables")["by table"],
 }
 FIGURES = (
     "two_moons",
@@ -90,6 +93,7 @@ FIGURES = (
     "mistakes",
     "diversity",
     "importance",
+    "tables",
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -43,6 +44,7 @@ class PNMLDetector(BaseDetector):
     that label; the regret says how far these best cases together exceed a probability of one. It
     has a closed form: it is large where the features lie in a direction that the training data
     leave open, and zero where they determine the layer. QUAM asks a like question of all layers.
+    It needs more training rows than the last layer has inputs, better many more, and warns else.
 
     Parameters
     ----------
@@ -116,4 +118,12 @@ class PNMLDetector(BaseDetector):
     def _learn(self, seen: Seen, target: np.ndarray, reader: Reader) -> Score:  # noqa: ARG002
         reader.head()
         directions = _directions(seen.features, self.normalize)
+        n_rows, n_directions = directions.shape
+        if n_rows <= n_directions:
+            warnings.warn(
+                f"{n_rows} training rows leave some of the {n_directions} directions of the last "
+                "layer open: nearly every new row lies in one of these, and regrets tell little. "
+                "Choose another detector.",
+                stacklevel=4,
+            )
         return _Regret(precision_of(directions.T @ directions), self.normalize)

@@ -206,6 +206,11 @@ def test_pnml_bounds():
     np.testing.assert_allclose(found, -np.log((1 / (2 - proba)).sum(axis=1)), rtol=1e-4)
 
 
+def test_pnml_warns_of_too_few_rows():
+    with pytest.warns(UserWarning, match="8 training rows leave some of the 9 directions"):
+        ood.PNMLDetector(make_module()).fit(X[:8], Y[:8])
+
+
 def test_pnml_regret_of_least_squares():
     """The leverage is what training on one more row moves a linear layer by."""
     _, train = parts(X)
