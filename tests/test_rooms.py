@@ -18,6 +18,7 @@ INSIDE = {
     "_storing": ["pack", "files"],
     "_network": ["predictions", "outputs", "likelihood", "limits", "adapters", "training"]
     + ["reference", "cut", "parameters", "chain", "executors", "free"],
+    "_network/adapters": ["opened", "targets", "networks"],
     "_network/cut": ["layers", "tracing", "steps", "remembered", "hooks", "split"],
     "_curvature": ["layouts", "scores", "structures", "layers", "measure", "prior"]
     + ["preconditioner", "influence"],

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn import functional
 
+from .adapters import TargetUnits
 from .chain import Chain, Layer
 from .cut.steps import Steps
 from .cut.tracing import attribute
@@ -317,6 +318,8 @@ def _read_chain(
         # The classes of a row are the last axis of a matrix, but the middle one of the layout.
         elif type(step) in _OVER_CLASSES and step.dim in (1, -1):
             endings.append(type(step)(dim=1))
+        elif isinstance(step, TargetUnits):
+            endings.append(step.over_middle)
         else:
             raise ValueError("Not a chain of linear layers.")
     if not layers:

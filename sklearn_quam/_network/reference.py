@@ -13,7 +13,16 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils import check_array
 from torch import Tensor, nn
 
-from .adapters import Network, floating_dtype, is_quantised, is_torch, read_network, split_pipeline
+from .adapters import (
+    Network,
+    floating_dtype,
+    in_target_units,
+    is_quantised,
+    is_torch,
+    read_network,
+    split_pipeline,
+    target_scale,
+)
 from .likelihood import (
     CategoricalLikelihood,
     GaussianLikelihood,
@@ -243,6 +252,17 @@ def build_reference(
     else:
         likelihood = GaussianLikelihood(chosen, output=output)
     likelihood.check(given)
+    scaled = target_scale(estimator, likelihood.n_outputs(given))
+    if scaled is not None:
+        if chosen != "mean":
+            raise ValueError(
+                "Inside a TransformedTargetRegressor, only networks that predict the mean alone "
+                "are supported. Pass the network itself (its regressor_) with the transformed "
+                "target as y."
+            )
+        in_target_units(module, *scaled, likelihood.pick)
+        likelihood = replace(likelihood, output=None)
+        given = module(_to_tensor(probe, dtype, target))
     reference = ReferenceModel(
         module, likelihood, transformers, dtype, target, is_torch(final), network.threshold
     )
@@ -272,13 +292,16 @@ def from_tensor(values: Any) -> Any:
     return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
 
 
+def as_dense(X: Any) -> Any:
+    """Return sparse rows as an array: layers are large matrices of numbers anyway."""
+    return X.toarray() if issparse(X) else X
+
+
 def transform(transformers: Pipeline | None, X: Any) -> np.ndarray:
     """Return what the network gets to see of X."""
     if transformers is None:
         return X
-    rows = transformers.transform(X)
-    if issparse(rows):
-        rows = rows.toarray()
+    rows = as_dense(transformers.transform(X))
     return check_array(rows, allow_nd=True, input_name="the output of the pipeline's transformers")
 
 

@@ -16,6 +16,19 @@ if TYPE_CHECKING:
 INFINITE = 1e300
 
 
+class Answers(tuple):
+    """Predictions and their uncertainty, a plain pair of them but for the words of an error."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "ndim":
+            raise AttributeError(
+                "predict(return_uncertainty=True) returns predictions and their uncertainty, but "
+                "what is wrapped around it takes a single array. Wrap it the other way round: "
+                "QUAMRegressor(TransformedTargetRegressor(...)), say."
+            )
+        raise AttributeError(f"A pair of answers has no attribute {name!r}.")
+
+
 class Uncertainty(NamedTuple):
     """Aleatoric, epistemic and total uncertainty of each row.
 

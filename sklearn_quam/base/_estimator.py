@@ -32,6 +32,7 @@ from .._network.predictions import Prediction
 from .._network.reference import (
     ReferenceModel,
     TrainingSet,
+    as_dense,
     build_reference,
     from_tensor,
     transform,
@@ -41,7 +42,7 @@ from .._posterior.answering import answer
 from .._posterior.fitted import FittedMethod, Models, Question
 from .._posterior.known import KnownRange, known_range
 from .._posterior.progress import Progress
-from .._posterior.results import Diagnostics, RowResults
+from .._posterior.results import Answers, Diagnostics, RowResults
 from .._typing import Device, RandomState
 from ._agreement import check_agreement
 from ._checks import (
@@ -164,6 +165,7 @@ class NetworkEstimator(WrapsNetwork):
         X, y = from_tensor(X), from_tensor(y)
         regression = self._task == "regressor"
         if split_pipeline(estimator)[0] is None:
+            X = X if is_torch(estimator) else as_dense(X)
             X, y = validate_data(
                 self,
                 X,
@@ -219,6 +221,7 @@ class NetworkEstimator(WrapsNetwork):
     def _check_rows(self, X: Any, reference: ReferenceModel) -> Tensor:
         X = from_tensor(X)
         if reference.transformers is None:
+            X = X if reference.any_ndim else as_dense(X)
             X = validate_data(self, X, reset=False, allow_nd=reference.any_ndim)
         else:
             validate_data(self, X, reset=False, skip_check_array=True)
@@ -385,7 +388,7 @@ class BaseUncertaintyEstimator(Saved, NetworkEstimator):
         if not return_uncertainty:
             return self._decide(self._predict_outputs(X))
         results = self._results(X)
-        return self._decide(results.prediction), results.uncertainty
+        return Answers((self._decide(results.prediction), results.uncertainty))
 
     def _decide(self, outputs: np.ndarray) -> np.ndarray:
         raise NotImplementedError

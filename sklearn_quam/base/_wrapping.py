@@ -8,7 +8,7 @@ from sklearn import get_config
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
 
-from .._network.adapters import is_pretrained
+from .._network.adapters import is_pretrained, is_torch, split_pipeline
 from .._network.cut.remembered import RememberedRows
 from .._network.training import sample_weight_argument
 
@@ -20,6 +20,13 @@ class WrapsNetwork(BaseEstimator):
     """Parameters, clones and metadata of an estimator that may hold a given network."""
 
     estimator: Any
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        transformers, final = split_pipeline(self.estimator)
+        # Networks of scikit-learn take sparse tables, and so do some transformers.
+        tags.input_tags.sparse = transformers is not None or not is_torch(final)
+        return tags
 
     def __sklearn_clone__(self) -> Any:
         # A given network goes along as it is: cloning a fitted net would forget its weights.

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from ..adapters import TargetUnits
+
 # Methods of a tensor that tell its size or kind: what they return holds for any numbers in it.
 _SIZES = {"size", "dim", "ndimension", "numel", "nelement", "element_size", "get_device"}
 _KINDS = {"is_floating_point", "is_complex", "stride", "type"}
@@ -185,6 +187,9 @@ class _Tracer(fx.Tracer):
         for layer in stack.layers:
             value = layer(value)
         return value if stack.norm is None else stack.norm(value)
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, TargetUnits) or super().is_leaf_module(m, module_qualified_name)
 
     def parameter(self, found: Any) -> Any:
         """Return what stands for a parameter, and anything else as it is."""

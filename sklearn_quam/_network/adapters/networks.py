@@ -15,15 +15,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.exceptions import NotFittedError
-from sklearn.frozen import FrozenEstimator
+from sklearn.calibration import CalibratedClassifierCV
 from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge, RidgeCV
 from sklearn.neural_network import MLPClassifier, MLPRegressor
-from sklearn.pipeline import Pipeline
-from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from .likelihood import CLASSIFIER_LINKS, REGRESSOR_LINKS
+from ..likelihood import CLASSIFIER_LINKS, REGRESSOR_LINKS
+from .opened import split_pipeline
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {
     "identity": nn.Identity,
@@ -35,7 +33,8 @@ _SKLEARN_CLASSIFIERS = (MLPClassifier, LogisticRegression)
 _SKLEARN_REGRESSORS = (MLPRegressor, LinearRegression, Ridge, RidgeCV)
 _SUPPORTED = (
     "a skorch net, a torch.nn.Module, an MLPClassifier, MLPRegressor, LogisticRegression, "
-    "LinearRegression or Ridge, a Pipeline that ends in one of these, or a FrozenEstimator of them"
+    "LinearRegression or Ridge, a Pipeline that ends in one of these, or a FrozenEstimator, a grid "
+    "search or a TransformedTargetRegressor of them"
 )
 
 
@@ -91,65 +90,6 @@ class _Exp(nn.Module):
         return x.exp()
 
 
-def split_pipeline(estimator: Any) -> tuple[Pipeline | None, Any]:
-    """Return the transformers that run before the network (or None) and the network's estimator.
-
-    Parameters
-    ----------
-    estimator : object
-        Anything a user may pass.
-
-    Returns
-    -------
-    tuple
-        A pipeline of transformers or None, and what is behind it; frozen estimators are opened.
-    """
-    if isinstance(estimator, FrozenEstimator):
-        return split_pipeline(estimator.estimator)
-    if not isinstance(estimator, Pipeline):
-        return None, estimator
-    inner, final = split_pipeline(estimator[-1])
-    steps = list(estimator.steps[:-1]) + (inner.steps if inner is not None else [])
-    return (Pipeline(steps) if steps else None), final
-
-
-def is_pretrained(estimator: Any) -> bool:
-    """Tell whether an estimator holds a network that is to be taken as it is.
-
-    Parameters
-    ----------
-    estimator : object
-        Anything a user may pass.
-
-    Returns
-    -------
-    bool
-        True for modules and for fitted or frozen estimators. A pipeline is judged by its last
-        step; behind unfitted transformers a frozen network is not ready yet.
-    """
-    if isinstance(estimator, nn.Module):
-        return True
-    last, frozen = estimator, False
-    while isinstance(last, (Pipeline, FrozenEstimator)):
-        frozen = frozen or isinstance(last, FrozenEstimator)
-        last = last.estimator if isinstance(last, FrozenEstimator) else last[-1]
-    if frozen and isinstance(estimator, Pipeline):
-        transformers = split_pipeline(estimator)[0]
-        if transformers is not None and not all(is_fitted(step) for _, step in transformers.steps):
-            return False
-    return isinstance(last, nn.Module) or is_fitted(last)
-
-
-def is_fitted(estimator: Any) -> bool:
-    if estimator is None or isinstance(estimator, str):  # a step may be "passthrough"
-        return estimator is not None
-    try:
-        check_is_fitted(estimator)
-    except (NotFittedError, TypeError):
-        return False
-    return True
-
-
 def is_torch(estimator: Any) -> bool:
     """Tell whether the network takes arrays of any dimension (skorch and plain modules)."""
     final = split_pipeline(estimator)[1]
@@ -196,17 +136,32 @@ def check_kind(estimator: Any, task: str) -> NetworkKind:
     """
     kind = next((kind for kind in KINDS if kind.matches(estimator)), None)
     if kind is None:
-        hint = " Pass its best_estimator_." if hasattr(estimator, "cv") else ""
-        raise TypeError(
-            f"{type(estimator).__name__} holds no network that is known here.{hint} "
-            f"estimator must be {_SUPPORTED}."
-        )
+        raise _unknown(estimator)
     if kind.task(estimator) not in (None, task):
         raise TypeError(
             f"{type(estimator).__name__} is a {kind.task(estimator)}: use it with a class whose "
             f"name ends in {str(kind.task(estimator)).capitalize()}."
         )
     return kind
+
+
+def _unknown(estimator: Any) -> TypeError:
+    """Return an error that says what to pass instead of an estimator."""
+    if isinstance(estimator, type):
+        return TypeError(
+            f"estimator is the class {estimator.__name__}: pass an object, "
+            f"{estimator.__name__}(...), fitted or not."
+        )
+    if isinstance(estimator, CalibratedClassifierCV):
+        return TypeError(
+            "CalibratedClassifierCV changes probabilities after a network has computed them, which "
+            "no other weights can show. Pass the network itself, and calibrate what predict_proba "
+            "returns, if need be."
+        )
+    return TypeError(
+        f"{type(estimator).__name__} holds no network that is known here. estimator must be "
+        f"{_SUPPORTED}."
+    )
 
 
 def read_network(estimator: Any, *, task: str, link: str | None = None) -> Network:

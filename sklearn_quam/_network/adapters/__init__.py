@@ -1,0 +1,37 @@
+"""From what users pass to the network inside it."""
+
+from .networks import (
+    KINDS,
+    Network,
+    NetworkKind,
+    check_kind,
+    column_of_label,
+    copy_module,
+    floating_dtype,
+    is_quantised,
+    is_skorch,
+    is_torch,
+    read_network,
+)
+from .opened import is_fitted, is_pretrained, split_pipeline
+from .targets import TargetUnits, in_target_units, target_scale
+
+__all__ = [
+    "KINDS",
+    "Network",
+    "NetworkKind",
+    "TargetUnits",
+    "check_kind",
+    "column_of_label",
+    "copy_module",
+    "floating_dtype",
+    "in_target_units",
+    "is_fitted",
+    "is_pretrained",
+    "is_quantised",
+    "is_skorch",
+    "is_torch",
+    "read_network",
+    "split_pipeline",
+    "target_scale",
+]

@@ -1,0 +1,122 @@
+"""Targets that were transformed for the training of a network, and are wanted as they were."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.compose import TransformedTargetRegressor
+from sklearn.pipeline import Pipeline
+from torch import Tensor, nn
+
+from .opened import WRAPPERS, inside
+
+
+def target_scale(estimator: Any, n_outputs: int) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return how what the network predicts becomes the target: times a factor, plus a shift.
+
+    Parameters
+    ----------
+    estimator : object
+        A fitted estimator.
+    n_outputs : int
+        Number of values that the network predicts.
+
+    Returns
+    -------
+    tuple of ndarray of shape (n_outputs,), or None
+        Factors and shifts; None where the network predicts the target itself.
+    """
+    scale, shift, found = np.ones(n_outputs), np.zeros(n_outputs), False
+    while isinstance(estimator, (*WRAPPERS, Pipeline)):
+        if isinstance(estimator, TransformedTargetRegressor):
+            own_scale, own_shift = _affine(estimator.transformer_, n_outputs)
+            # The outermost transformation is undone last.
+            scale, shift, found = scale * own_scale, shift + scale * own_shift, True
+        estimator = estimator[-1] if isinstance(estimator, Pipeline) else inside(estimator)
+    return (scale, shift) if found else None
+
+
+def _affine(transformer: Any, n_outputs: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return factors and shifts of a transformer's inverse; refuse all that is not of this kind."""
+    points = np.array([[-3.0], [-1.0], [0.0], [1.0], [3.0], [10.0]]) * np.ones(n_outputs)
+    with np.errstate(all="ignore"):
+        values = np.asarray(transformer.inverse_transform(points), float)
+    shift = values[2]
+    scale = values[3] - shift
+    if not np.allclose(values, points * scale + shift, rtol=1e-6) or not (scale != 0).all():
+        raise ValueError(
+            "The TransformedTargetRegressor transforms the target by more than a factor and a "
+            "shift, so that Gaussians around what the network predicts are none around the target. "
+            "Pass the network itself (its regressor_) with the transformed target as y."
+        )
+    return scale, shift
+
+
+class TargetUnits(nn.Module):
+    """Brings what a network predicts to the units of the target.
+
+    It stands behind the network, not in the weights of its last layer: how far these may change
+    is a question of the units that the network was trained in.
+
+    Parameters
+    ----------
+    scale, shift : ndarray of shape (n_outputs,)
+        What outputs are multiplied by, and what is added.
+    """
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, scale: np.ndarray, shift: np.ndarray) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.as_tensor(scale), persistent=False)
+        self.register_buffer("shift", torch.as_tensor(shift), persistent=False)
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Return values of shape (..., n_outputs) in the units of the target."""
+        return values * self.scale + self.shift
+
+    def over_middle(self, values: Tensor) -> Tensor:
+        """Return the same for values whose outputs are the last axis but one."""
+        return values * self.scale[:, None] + self.shift[:, None]
+
+
+class _InTargetUnits:
+    """The ``forward`` of a network, in the units of the target."""
+
+    def __init__(self, module: nn.Module, pick: Callable[[Any], Tensor]) -> None:
+        self.module, self.pick = module, pick
+
+    def __repr__(self) -> str:
+        return "InTargetUnits()"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
+        output = self.pick(type(self.module).forward(self.module, *args, **kwargs))
+        units: Any = self.module.target_units
+        return units(output if output.ndim == 2 else output[:, None])
+
+
+def in_target_units(
+    module: nn.Module, scale: np.ndarray, shift: np.ndarray, pick: Callable[[Any], Tensor]
+) -> None:
+    """Let a network return the target as it was before it was transformed.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        A private copy of the network.
+    scale, shift : ndarray of shape (n_outputs,)
+        What its outputs are to be multiplied by, and what is to be added.
+    pick : callable
+        Returns what counts of the network's output.
+    """
+    like = next(module.parameters())
+    units = TargetUnits(scale, shift).to(like.device, like.dtype)
+    if type(module) is nn.Sequential:
+        module.append(units)
+        return
+    module.add_module("target_units", units)
+    module.forward = _InTargetUnits(module, pick)
