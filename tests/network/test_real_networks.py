@@ -373,13 +373,19 @@ def test_devices_that_are_not_there(device):
 
 
 def test_a_thousand_classes(recwarn):
+    # A discriminant of classes around 1,000 centres; two training rows of each.
+    centres = RNG.normal(size=(1000, 16)).astype(np.float32)
+    y = np.arange(2000) % 1000
+    features = (centres[y] + 0.5 * RNG.normal(size=(2000, 16))).astype(np.float32)
     head = nn.Linear(16, 1000)
-    features = RNG.normal(size=(400, 16)).astype(np.float32)
-    y = np.arange(400) % 200
-    est = QUAMClassifier(head, random_state=0)
-    est.fit(features, y)
+    with torch.no_grad():
+        head.weight.copy_(4 * torch.tensor(centres))
+        head.bias.copy_(-2 * torch.tensor(centres).square().sum(dim=1))
+    est = QUAMClassifier(head, random_state=0).fit(features, y)
     uncertainty, diagnostics = est.predict_uncertainty(features[:6], return_diagnostics=True)
     assert len(recwarn) == 0
     assert np.isfinite(uncertainty.epistemic).all()
     assert set(diagnostics.rival).issubset(range(1000))
     assert (diagnostics.rival != est.predict(features[:6])).all()
+    assert est.rival_costs(features[:2]).shape == (2, 1000)
+    assert diagnostics.to_frame().shape[1] < 30  # not a column for each class
