@@ -70,6 +70,11 @@ class QUAMClassifier(AdversarialSearch, BaseUncertaintyClassifier):
     n_training_rows : int, default=None
         How many rows the network was trained on, if those passed to ``fit`` are only a sample of
         them: each then stands for several.
+    max_training_rows : int, default=None
+        Keep what the searches need of so many training rows, drawn at random, and let them stand
+        for all: a smaller estimator, and a faster one where rows are very many. The rows that tell
+        best what a rival costs may then be missing, so that rivals look cheaper than they are.
+        None keeps all.
     link : {"logits", "log_probabilities", "probabilities", "binary_logit"}, default=None
         What the network returns: scores, logarithms of probabilities, probabilities, or the one
         score of the second of two classes. None takes it from a skorch net's criterion, and means
@@ -174,6 +179,7 @@ class QUAMClassifier(AdversarialSearch, BaseUncertaintyClassifier):
         temperature: float | str = "auto",
         slack: float | None = None,
         n_training_rows: int | None = None,
+        max_training_rows: int | None = None,
         link: str | None = None,
         output: str | int | None = None,
         device: Device = None,
@@ -191,6 +197,7 @@ class QUAMClassifier(AdversarialSearch, BaseUncertaintyClassifier):
         self.temperature = temperature
         self.slack = slack
         self.n_training_rows = n_training_rows
+        self.max_training_rows = max_training_rows
         self.link = link
         self.output = output
         self.device = device
@@ -260,6 +267,11 @@ class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
     n_training_rows : int, default=None
         How many rows the network was trained on, if those passed to ``fit`` are only a sample of
         them: each then stands for several.
+    max_training_rows : int, default=None
+        Keep what the searches need of so many training rows, drawn at random, and let them stand
+        for all: a smaller estimator, and a faster one where rows are very many. The rows that tell
+        best what a rival costs may then be missing, so that rivals look cheaper than they are.
+        None keeps all.
     link : {"mean", "mean_variance", "mean_log_variance"}, default=None
         What the network returns; two parts are a tuple, or the two halves of the columns. None
         takes it from a skorch net's criterion, such as ``MSELoss`` for the mean; of other modules
@@ -363,6 +375,7 @@ class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
         temperature: float | str = "auto",
         slack: float | None = None,
         n_training_rows: int | None = None,
+        max_training_rows: int | None = None,
         link: str | None = None,
         output: str | int | None = None,
         noise_variance: NoiseVariance = None,
@@ -382,6 +395,7 @@ class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
         self.temperature = temperature
         self.slack = slack
         self.n_training_rows = n_training_rows
+        self.max_training_rows = max_training_rows
         self.link = link
         self.output = output
         self.noise_variance = noise_variance

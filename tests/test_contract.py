@@ -115,6 +115,7 @@ OTHER_VALUES = {
     "search__damping": 0.5,
     "search__screen": 0.2,
     "n_training_rows": 1000,
+    "max_training_rows": 10,
 }
 
 

@@ -16,8 +16,9 @@ ROOMS += ["base", "baselines", "quam", "metrics", "ood", "model_selection", "dis
 # place in the order of the room, and an order of its own.
 INSIDE = {
     "_storing": ["pack", "files"],
-    "_network": ["predictions", "outputs", "likelihood", "limits", "adapters", "training"]
-    + ["reference", "cut", "parameters", "chain", "executors", "free"],
+    "_network": ["predictions", "outputs", "likelihood", "limits", "inputs", "adapters"]
+    + ["training", "reference", "cut", "parameters", "chain", "executors", "free"],
+    "_network/inputs": ["layouts", "rows", "sources", "named"],
     "_network/adapters": ["opened", "targets", "networks"],
     "_network/cut": ["layers", "tracing", "steps", "remembered", "hooks", "split"],
     "_curvature": ["layouts", "scores", "structures", "layers", "measure", "prior"]

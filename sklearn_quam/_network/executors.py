@@ -22,9 +22,9 @@ from .adapters import TargetUnits
 from .chain import Chain, Layer
 from .cut.steps import Steps
 from .cut.tracing import attribute
+from .inputs.rows import Rows
 from .likelihood import CategoricalLikelihood, Likelihood
 from .predictions import Categorical, Prediction
-from .reference import Rows
 
 Weights = dict[str, Tensor]
 

@@ -18,11 +18,12 @@ from .cut.layers import is_compiled, layers_in_order
 from .cut.remembered import RememberedRows
 from .cut.split import SplitModule, split_module
 from .executors import EXECUTORS, Executor, choose_executor
+from .inputs.rows import Inputs, Rows, StoredRows
 from .likelihood import Likelihood
 from .limits import batches
 from .parameters import FreeParameters, choose_parameters
 from .predictions import Prediction
-from .reference import ReferenceModel, Rows, TrainingSet
+from .reference import ReferenceModel, TrainingSet
 
 Free = dict[str, Tensor]
 
@@ -45,7 +46,7 @@ class FreeNetwork:
         The two parts.
     executor : Executor
         Runs the second part with many sets of weights.
-    probe : Tensor of shape (n_rows, ...)
+    probe : Inputs
         A few rows to trace the module with.
     output : str, int or None, default=None
         Which of several outputs of the whole network counts.
@@ -55,7 +56,7 @@ class FreeNetwork:
     free: FreeParameters
     split: SplitModule
     executor: Executor
-    probe: Tensor
+    probe: Inputs
     output: str | int | None = None
 
     def __reduce__(self) -> tuple[Callable[..., FreeNetwork], tuple[Any, ...]]:
@@ -74,12 +75,12 @@ class FreeNetwork:
         """Return one that may run beside this one."""
         return replace(self, executor=self.executor.for_thread())
 
-    def at_cut(self, inputs: Tensor) -> Rows:
+    def at_cut(self, inputs: Inputs | StoredRows) -> Rows:
         """Return the values at the cut, computed in batches.
 
         Parameters
         ----------
-        inputs : Tensor of shape (n_rows, ...)
+        inputs : Inputs or StoredRows
             Rows as the network takes them.
 
         Returns
@@ -87,12 +88,25 @@ class FreeNetwork:
         tuple of Tensor of shape (n_rows, ...)
             What the frozen part makes of them.
         """
-        parts = [self.split.at_cut(inputs[rows]) for rows in batches(inputs)]
-        return tuple(torch.cat(tensors) for tensors in zip(*parts, strict=True))
+        whole: list[Tensor] = []
+        for rows in batches(inputs):
+            values = self.split.at_cut(inputs[rows])
+            if len(values[0]) == len(inputs):
+                return values
+            # Written where they belong: to put parts together would take their memory twice.
+            whole = whole or [part.new_empty(len(inputs), *part.shape[1:]) for part in values]
+            for part, value in zip(whole, values, strict=True):
+                if part.shape[1:] != value.shape[1:]:
+                    raise ValueError(
+                        f"Some rows have the shape {tuple(part.shape[1:])} in the network, others "
+                        f"{tuple(value.shape[1:])}. Pad all rows of X to the same length."
+                    )
+                part[rows] = value
+        return tuple(whole)
 
     def training_at_cut(self, training: TrainingSet) -> TrainingSet:
         """Return the training data as the part behind the cut sees them."""
-        return replace(training, rows=self.at_cut(training.inputs))
+        return replace(training, rows=self.at_cut(training.inputs), inputs=None)
 
     def predict(self, values: Free, rows: Rows) -> Prediction:
         """Return what each of many models predicts for each of some rows.
@@ -151,7 +165,7 @@ class FreeNetwork:
 def free_network(
     reference: ReferenceModel,
     parameters: Any,
-    inputs: Tensor,
+    inputs: Inputs | StoredRows,
     seed: int,
     remembered: RememberedRows | None = None,
 ) -> FreeNetwork:
@@ -163,7 +177,7 @@ def free_network(
         The given network.
     parameters : object
         What the user says may change.
-    inputs : Tensor of shape (n_rows, ...)
+    inputs : Inputs or StoredRows
         Rows to try it on.
     seed : int
         Seeds the factors of low-rank updates.
@@ -179,7 +193,7 @@ def free_network(
     likelihood = reference.likelihood
     if is_compiled(module):
         _refuse_compiled()
-    layers = layers_in_order(module, lambda: likelihood.pick(module(probe)))
+    layers = layers_in_order(module, lambda: likelihood.pick(module(*probe.parts)))
     free = choose_parameters(module, parameters, layers, seed)
     chosen = {id(module.get_parameter(name)) for name in free.names}
     compiled = [p for part in module.modules() if is_compiled(part) for p in part.parameters()]
@@ -221,7 +235,7 @@ def _restored(
     split: SplitModule,
     executor: str,
     likelihood: Likelihood,
-    probe: Tensor,
+    probe: Inputs,
     output: str | int | None,
 ) -> FreeNetwork:
     """Return a network that was stored."""
@@ -235,7 +249,7 @@ def _cut_again(
     place: str,
     executor: str,
     likelihood: Likelihood,
-    probe: Tensor,
+    probe: Inputs,
 ) -> FreeNetwork:
     """Return a network as it was cut before."""
     split, output = SplitModule(None, module, place), likelihood.output
@@ -246,13 +260,13 @@ def _cut_again(
     return _restored(module, free, split, executor, likelihood, probe, output)
 
 
-def probe_rows(inputs: Tensor) -> Tensor:
+def probe_rows(inputs: Inputs | StoredRows) -> Inputs:
     """Return a few rows to try a network on, some of them twice if there are not enough."""
-    probe = inputs[:_PROBE_ROWS]
-    if len(probe) < _PROBE_ROWS:
-        probe = probe.repeat(_PROBE_ROWS, *[1] * (probe.ndim - 1))[:_PROBE_ROWS]
-    # A copy: it must not keep all rows alive.
-    return probe.clone()
+    # Copies: they must not keep all rows alive.
+    few = [part.clone() for part in inputs[:_PROBE_ROWS].parts]
+    missing = -(-_PROBE_ROWS // len(few[0]))
+    repeated = (part.repeat(missing, *[1] * (part.ndim - 1)) for part in few)
+    return Inputs(tuple(part[:_PROBE_ROWS] for part in repeated))
 
 
 def draw_batches(

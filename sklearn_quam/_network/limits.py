@@ -9,9 +9,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _BINARY_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -21,8 +21,8 @@ _FALLBACK = 10**9
 # Results of one pass that are larger than this leave the caches of a CPU.
 _MAX_BYTES_ON_CPU = 2**26
 # Rows of one forward pass, so that its inputs take a few megabytes whatever their shape.
-_MAX_ROWS = 4096
-_MAX_ELEMENTS = 2**22
+_MAX_ROWS = 1024
+_MAX_ELEMENTS = 2**20
 
 
 @dataclass(frozen=True)
@@ -115,12 +115,12 @@ def slices(n_rows: int, size: int) -> Iterator[slice]:
         yield slice(start, start + size)
 
 
-def rows_at_once(inputs: Tensor) -> int:
+def rows_at_once(inputs: Any) -> int:
     """Return how many rows of this kind fit one forward pass."""
     return max(1, min(_MAX_ROWS, _MAX_ELEMENTS // max(1, inputs[:1].numel())))
 
 
-def batches(inputs: Tensor) -> Iterator[slice]:
+def batches(inputs: Any) -> Iterator[slice]:
     """Yield slices of rows that fit one forward pass."""
     yield from slices(len(inputs), rows_at_once(inputs))
 

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Self
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -217,9 +218,19 @@ class Gaussian(Prediction):
 
 def to_arrays(tensors: Sequence[Tensor | None]) -> dict[str, Any]:
     """Return tensors as they are stored: as arrays, which joblib maps into workers' memory."""
-    arrays = [None if tensor is None else tensor.detach().cpu().numpy() for tensor in tensors]
+    arrays = [None if tensor is None else _as_stored(tensor) for tensor in tensors]
     device = next(str(tensor.device) for tensor in tensors if tensor is not None)
     return {"arrays": arrays, "device": device}
+
+
+# Arrays that are being stored: those of the same memory are one, so that it is stored once.
+_STORED: WeakValueDictionary[tuple, np.ndarray] = WeakValueDictionary()
+
+
+def _as_stored(tensor: Tensor) -> np.ndarray:
+    array = tensor.detach().cpu().numpy()
+    key = (array.ctypes.data, array.dtype.str, array.shape, array.strides)
+    return _STORED.setdefault(key, array)
 
 
 def from_arrays(state: dict[str, Any]) -> list[Any]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,10 @@ from .adapters import (
     split_pipeline,
     target_scale,
 )
+from .inputs.layouts import to_tensor
+from .inputs.named import TakesNamed
+from .inputs.rows import Inputs, Rows, Source, StoredRows, as_double
+from .inputs.sources import SomeRows, StoredArrays, Transformed, open_source
 from .likelihood import (
     CategoricalLikelihood,
     GaussianLikelihood,
@@ -34,9 +40,9 @@ from .limits import batches
 from .outputs import InvalidOutputError, picked, returned
 from .predictions import Prediction, from_arrays, to_arrays
 
-Rows = tuple[Tensor, ...]
-
 _PROBE_ROWS = 16
+# Types of whole numbers are tried out, but not all those of a large number of inputs.
+_MAX_TRIALS = 64
 
 
 @dataclass(frozen=True)
@@ -51,8 +57,10 @@ class ReferenceModel:
         What its outputs mean.
     transformers : Pipeline or None
         What runs before the network.
-    input_dtype : torch.dtype
-        What the network takes.
+    input_dtypes : tuple of torch.dtype
+        What the network takes each of its inputs as.
+    input_names : tuple of str or None
+        What they are called, if the network takes them by name.
     device : torch.device
         Where it runs.
     any_ndim : bool
@@ -64,7 +72,8 @@ class ReferenceModel:
     module: nn.Module
     likelihood: Likelihood
     transformers: Pipeline | None
-    input_dtype: torch.dtype
+    input_dtypes: tuple[torch.dtype, ...]
+    input_names: tuple[str, ...] | None
     device: torch.device
     any_ndim: bool = True
     threshold: float = 0.5
@@ -77,39 +86,31 @@ class ReferenceModel:
     def in_double(self) -> ReferenceModel:
         """Return the same network in double precision."""
         module = copy.deepcopy(self.module).double()
-        floating = self.input_dtype.is_floating_point
-        return replace(
-            self, module=module, input_dtype=torch.float64 if floating else self.input_dtype
-        )
+        wider = (torch.float64 if dtype.is_floating_point else dtype for dtype in self.input_dtypes)
+        return replace(self, module=module, input_dtypes=tuple(wider))
 
-    def inputs(self, rows: np.ndarray) -> Tensor:
-        """Return transformed rows as the tensor that the network takes.
+    def inputs(self, source: Source) -> StoredRows:
+        """Return rows as the network takes them, which are read when they are asked for.
 
         Parameters
         ----------
-        rows : ndarray of shape (n_samples, ...)
-            What came out of the transformers.
+        source : Source
+            Rows behind the transformers.
 
         Returns
         -------
-        Tensor of shape (n_samples, ...)
-            The same rows in the network's type, on its device.
+        StoredRows
+            The same rows in the network's types, on its device.
         """
-        tensor = _to_tensor(rows, self.input_dtype, self.device)
-        if self.input_dtype.is_floating_point and not bool(torch.isfinite(tensor).all()):
-            raise ValueError(
-                f"X contains values too large for the network's {self.input_dtype}. "
-                "Scale the data, or convert the network with module.double()."
-            )
-        return tensor
+        return StoredRows(_in_order(source, self.input_names), self.input_dtypes, self.device)
 
-    def predict(self, inputs: Tensor) -> Prediction:
+    def predict(self, inputs: Inputs | StoredRows) -> Prediction:
         """Return the prediction for some rows, computed in batches.
 
         Parameters
         ----------
-        inputs : Tensor of shape (n_samples, ...)
-            What `inputs` returned.
+        inputs : Inputs or StoredRows
+            What `inputs` returned, or some of it.
 
         Returns
         -------
@@ -120,11 +121,10 @@ class ReferenceModel:
             parts: list[Any] = [self._predict_batch(inputs[rows]) for rows in batches(inputs)]
         return self.likelihood.kind.cat(parts)
 
-    def _predict_batch(self, inputs: Tensor) -> Prediction:
-        # A single row is run twice: modules that squeeze their output would lose its axis.
-        rows = inputs.repeat_interleave(2, dim=0) if len(inputs) == 1 else inputs
+    def _predict_batch(self, inputs: Inputs) -> Prediction:
+        rows = inputs.at_least_two()
         try:
-            output = self.module(rows)
+            output = self.module(*rows.parts)
         except Exception as error:
             raise _failed(inputs, error) from error
         prediction = self.likelihood.prediction(output)
@@ -142,8 +142,10 @@ class TrainingSet:
 
     Parameters
     ----------
+    inputs : StoredRows or None
+        What the network takes; None behind a cut, where nothing holds on to the user's data.
     rows : tuple of Tensor of shape (n_rows, ...)
-        What the network takes, or the values at a cut of it.
+        The values at a cut of it; empty where there is none yet.
     target : Tensor of shape (n_rows, ...)
         Class indices or real targets.
     weight : Tensor of shape (n_rows,) or None
@@ -152,6 +154,7 @@ class TrainingSet:
         What each row costs the given network.
     """
 
+    inputs: Any
     rows: Rows
     target: Tensor
     weight: Tensor | None
@@ -160,20 +163,27 @@ class TrainingSet:
     def __len__(self) -> int:
         return len(self.target)
 
-    @property
-    def inputs(self) -> Tensor:
-        """Rows as the network takes them; only where nothing has been cut off."""
-        (inputs,) = self.rows
-        return inputs
-
     def in_double(self) -> TrainingSet:
         """Return the same rows in double precision; indices stay what they are."""
         return replace(
             self,
+            inputs=None if self.inputs is None else self.inputs.in_double(),
             rows=tuple(as_double(part) for part in self.rows),
             target=as_double(self.target),
             weight=None if self.weight is None else as_double(self.weight),
             losses=as_double(self.losses),
+        )
+
+    def some(self, index: Tensor) -> TrainingSet:
+        """Return some of the rows, before the network is cut."""
+        source = SomeRows(self.inputs.source, index.numpy())
+        index = index.to(self.target.device)
+        return TrainingSet(
+            replace(self.inputs, source=source),
+            (),
+            self.target[index],
+            None if self.weight is None else self.weight[index],
+            self.losses[index],
         )
 
     def rows_at(self, index: Tensor | slice) -> Rows:
@@ -193,19 +203,15 @@ class TrainingSet:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         *rows, target, weight, losses = from_arrays(state)
-        values = {"rows": tuple(rows), "target": target, "weight": weight, "losses": losses}
+        values = {"inputs": None, "rows": tuple(rows)}
+        values |= {"target": target, "weight": weight, "losses": losses}
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
 
-def as_double(tensor: Tensor) -> Tensor:
-    """Return real numbers in double precision, and others as they are."""
-    return tensor.double() if tensor.is_floating_point() else tensor
-
-
 def build_reference(
     estimator: Any,
-    rows: np.ndarray,
+    source: Source,
     *,
     task: str,
     link: str | None = None,
@@ -218,7 +224,7 @@ def build_reference(
     ----------
     estimator : object
         A fitted estimator or module.
-    rows : ndarray of shape (n_samples, ...)
+    source : Source
         Training rows behind the estimator's own transformers.
     task : {"classifier", "regressor"}
         What the network is used as.
@@ -240,11 +246,14 @@ def build_reference(
     network = read_network(final, task=task, link=link)
     first = next(network.module.parameters(), torch.empty(0))
     target = first.device if device is None else _device(device)
-    module = network.module.to(target)
-    probe = rows[:: max(1, len(rows) // _PROBE_ROWS)][:_PROBE_ROWS]
-    if len(probe) == 1:
-        probe = np.repeat(probe, 2, axis=0)
-    given, dtype = _first_run(module, probe, floating_dtype(module), target)
+    module, names = network.module.to(target), source.names
+    if names is not None:
+        module = TakesNamed(module, names)
+    probe = source.read(slice(0, len(source), max(1, len(source) // _PROBE_ROWS)))
+    probe = tuple(part[:_PROBE_ROWS] for part in probe)
+    if len(probe[0]) == 1:
+        probe = tuple(np.repeat(part, 2, axis=0) for part in probe)
+    given, dtypes = _first_run(module, probe, floating_dtype(module), target)
     chosen = network.link or infer_link(picked(given, output), task)
     likelihood: Likelihood
     if task == "classifier":
@@ -262,11 +271,13 @@ def build_reference(
             )
         in_target_units(module, *scaled, likelihood.pick)
         likelihood = replace(likelihood, output=None)
-        given = module(_to_tensor(probe, dtype, target))
+        given = module(*map(partial(to_tensor, device=target), probe, dtypes))
+    threshold = network.threshold
     reference = ReferenceModel(
-        module, likelihood, transformers, dtype, target, is_torch(final), network.threshold
+        module, likelihood, transformers, dtypes, names, target, is_torch(final), threshold
     )
-    _check_rows(reference, reference.inputs(probe), given)
+    rows = reference.inputs(StoredArrays(probe, names))[:]
+    _check_rows(reference, rows, given)
     return reference, network, likelihood.n_outputs(given)
 
 
@@ -284,12 +295,29 @@ def _device(device: str | torch.device) -> torch.device:
     return target
 
 
-def from_tensor(values: Any) -> Any:
-    """Return tensors as arrays on the host; leave everything else to the usual validation."""
-    if not isinstance(values, Tensor):
-        return values
-    values = values.detach().cpu()
-    return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
+def transformed(transformers: Pipeline | None, X: Any, source: Source | None) -> Source:
+    """Return what the network gets to see of X.
+
+    Parameters
+    ----------
+    transformers : Pipeline or None
+        What runs before the network.
+    X : array-like
+        What a user passed, or what validation has made of it.
+    source : Source or None
+        What X can be read from some rows at a time, if it is no array in memory.
+
+    Returns
+    -------
+    Source
+        Rows behind the transformers.
+    """
+    if transformers is None:
+        return StoredArrays((X,)) if source is None else source
+    if isinstance(source, StoredArrays) and len(source.arrays) == 1:
+        return Transformed(source, partial(transform, transformers))
+    rows = transformers.transform(X)
+    return open_source(rows) or StoredArrays((_checked(rows),))
 
 
 def as_dense(X: Any) -> Any:
@@ -297,50 +325,74 @@ def as_dense(X: Any) -> Any:
     return X.toarray() if issparse(X) else X
 
 
-def transform(transformers: Pipeline | None, X: Any) -> np.ndarray:
-    """Return what the network gets to see of X."""
-    if transformers is None:
-        return X
-    rows = as_dense(transformers.transform(X))
+def transform(transformers: Pipeline, X: Any) -> np.ndarray:
+    """Return what the transformers make of some rows."""
+    return _checked(transformers.transform(X))
+
+
+def _checked(rows: Any) -> np.ndarray:
+    rows = as_dense(rows)
     return check_array(rows, allow_nd=True, input_name="the output of the pipeline's transformers")
 
 
-def _to_tensor(rows: np.ndarray, dtype: torch.dtype, device: torch.device) -> Tensor:
-    if rows.dtype.kind in "fiub" and not rows.dtype.isnative:
-        rows = rows.astype(rows.dtype.newbyteorder("="))
-    # A copy: the user's array may be read-only, and must not be shared.
-    return torch.tensor(rows).to(device=device, dtype=dtype)
+def _in_order(source: Source, names: tuple[str, ...] | None) -> Source:
+    """Return a source of the named inputs in the order in which the network was tried."""
+    if names is None and source.names is None:
+        return source
+    if names is None or source.names is None or set(names) != set(source.names):
+        raise ValueError(
+            f"X has the inputs {_told(source.names)}, but the network was fitted with "
+            f"{_told(names)}."
+        )
+    if names == source.names:
+        return source
+    assert isinstance(source, StoredArrays)
+    order = [source.names.index(name) for name in names]
+    return StoredArrays(tuple(source.arrays[number] for number in order), names)
+
+
+def _told(names: tuple[str, ...] | None) -> str:
+    return "without names" if names is None else f"named {list(names)}"
 
 
 def _first_run(
-    module: nn.Module, probe: np.ndarray, dtype: torch.dtype, device: torch.device
-) -> tuple[Output, torch.dtype]:
-    """Run training rows through the network and find out which type it takes them in.
+    module: nn.Module, probe: tuple[np.ndarray, ...], dtype: torch.dtype, device: torch.device
+) -> tuple[Output, tuple[torch.dtype, ...]]:
+    """Run training rows through the network and find out which types it takes them in.
 
     Whole numbers are features to most networks but indices to those with embeddings: they are
-    tried as floating point numbers first, then as they are.
+    tried as floating point numbers first, then as they are. Where there are several inputs, they
+    are tried as they are first.
     """
-    candidates = [dtype] if probe.dtype.kind == "f" else [dtype, torch.int64]
-    errors = []
-    for candidate in candidates:
-        inputs = _to_tensor(probe, candidate, device)
+    candidates = [_candidates(part, dtype, several=len(probe) > 1) for part in probe]
+    failures = []
+    for chosen in itertools.islice(itertools.product(*candidates), _MAX_TRIALS):
+        inputs = Inputs(tuple(map(partial(to_tensor, device=device), probe, chosen)))
         try:
             with torch.no_grad():
-                return returned(module, inputs), candidate
+                return returned(module, *inputs.parts), chosen
         except Exception as error:
-            errors.append(error)
-    raise _failed(inputs, errors[0]) from errors[0]
+            failures.append((inputs, error))
+    inputs, first = failures[0]
+    raise _failed(inputs, first) from first
 
 
-def _failed(inputs: Tensor, error: Exception) -> ValueError:
+def _candidates(part: np.ndarray, dtype: torch.dtype, several: bool) -> list[torch.dtype]:
+    if part.dtype.kind == "f":
+        return [dtype]
+    itself = [torch.bool, torch.int64] if part.dtype.kind == "b" else [torch.int64]
+    return [*itself, dtype] if several else [dtype, *itself]
+
+
+def _failed(inputs: Inputs, error: Exception) -> ValueError:
+    what = "rows" if len(inputs.parts) == 1 else f"{len(inputs.parts)} inputs whose rows are"
     return ValueError(
-        f"The network cannot process rows of shape {tuple(inputs.shape[1:])} given as "
-        f"{inputs.dtype} on {inputs.device}: {type(error).__name__}: {error}. X must have the "
-        "shape that the network was trained with."
+        f"The network cannot process {what} of shape {inputs.describe()} on {inputs.device}: "
+        f"{type(error).__name__}: {error}. X must have the shape that the network was trained with."
     )
 
 
-def _check_rows(reference: ReferenceModel, inputs: Tensor, output: Output) -> None:
+def _check_rows(reference: ReferenceModel, inputs: Inputs, output: Output) -> None:
     """Refuse a network whose answer for a row is random or depends on the other rows."""
     expected = reference.likelihood.prediction(output)
     again = reference.predict(inputs)

@@ -33,7 +33,7 @@ def answer(
     ----------
     fitted : FittedMethod
         The method.
-    inputs : Tensor of shape (n_samples, ...)
+    inputs : StoredRows
         The rows.
     question : Question
         What is asked.

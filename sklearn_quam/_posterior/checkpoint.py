@@ -7,6 +7,7 @@ which chunks are there before it begins the next.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
@@ -16,7 +17,7 @@ from typing import Any
 
 import torch
 
-from .._network.limits import slices
+from .._network.limits import batches, slices
 from .._storing.files import (
     UnreadableError,
     package_version,
@@ -124,7 +125,7 @@ def open_checkpoint(
         The folder; it is made if there is none.
     fitted : FittedMethod
         Who is asked.
-    inputs : Tensor of shape (n_samples, ...)
+    inputs : StoredRows
         About which rows.
     question : Question
         What.
@@ -140,11 +141,21 @@ def open_checkpoint(
         "format": _FORMAT,
         "made_by": f"sklearn_quam {package_version()}, torch {torch.__version__}",
         "model": pack(fitted).digest(),
-        "rows": pack(inputs).digest(),
+        "rows": _digest_of_rows(inputs),
         "setting": question.setting,
         "measure": question.measure,
     }
     return Checkpoint(path, asked, len(inputs))
+
+
+def _digest_of_rows(inputs: Any) -> str:
+    """Return what is the same for the same rows only, read some at a time."""
+    digest = hashlib.sha256()
+    # Ensembles have rows for each of their networks.
+    for own in (inputs.reference, *inputs.members) if hasattr(inputs, "members") else (inputs,):
+        for rows in batches(own):
+            digest.update(pack(own[rows]).digest().encode())
+    return digest.hexdigest()
 
 
 def in_any_order(numbers: list[int]) -> list[int]:

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from .._network.limits import Limits, slices
+from .._network.inputs.rows import Inputs, StoredRows
+from .._network.limits import Limits, batches, slices
 from .._network.predictions import Prediction
 from .._network.reference import ReferenceModel
 from .accumulate import Posterior, make_posterior
@@ -48,17 +48,17 @@ class Question:
 class Models(Protocol):
     """The plausible models of a fitted method: all in which methods differ."""
 
-    def rows_at_once(self, inputs: Tensor, limits: Limits) -> int:
+    def rows_at_once(self, inputs: Inputs | StoredRows, limits: Limits) -> int:
         """Return how many rows of this kind are worked on together."""
 
     def sample(
-        self, inputs: Tensor, original: Prediction, posterior: Posterior, question: Question
+        self, inputs: Inputs, original: Prediction, posterior: Posterior, question: Question
     ) -> dict[str, np.ndarray]:
         """Hand sampled models to the accumulator.
 
         Parameters
         ----------
-        inputs : Tensor of shape (n_rows, ...)
+        inputs : Inputs
             Rows as the network takes them.
         original : Prediction
             What the given network predicts for them.
@@ -122,15 +122,22 @@ class FittedMethod:
         original = self.reference.predict(own)
         return guarded(self.known, own, original, question.measure, self.diagnostics, ask)
 
-    def predict(self, inputs: Tensor) -> tuple[Prediction, np.ndarray]:
+    def predict(self, inputs: StoredRows) -> tuple[Prediction, np.ndarray]:
         """Return what the given network predicts for rows, and which it cannot compute with."""
-        prediction, infinite = self.known.in_place_of_infinite(self._predicted(inputs))
-        return prediction, (self.known.beyond(inputs, prediction) | infinite).cpu().numpy()
+        predictions: list[Any] = []
+        lost = []
+        for rows in batches(inputs):
+            some = inputs[rows]
+            predicted = self._predicted(some, rows.start)
+            prediction, infinite = self.known.in_place_of_infinite(predicted)
+            predictions.append(prediction)
+            lost.append((self.known.beyond(some, prediction) | infinite).cpu().numpy())
+        return self.reference.likelihood.kind.cat(predictions), np.concatenate(lost)
 
-    def _predicted(self, inputs: Tensor) -> Prediction:
+    def _predicted(self, inputs: Inputs, start: int) -> Prediction:
         """Return what the given network predicts; an error names the row that it is about."""
 
-        def works(rows: Tensor) -> bool:
+        def works(rows: Inputs) -> bool:
             try:
                 self.reference.predict(rows)
             except ValueError:
@@ -146,7 +153,8 @@ class FittedMethod:
             while last - first > 1:
                 middle = (first + last) // 2
                 first, last = (middle, last) if works(inputs[first:middle]) else (first, middle)
-            raise ValueError(f"The network cannot process row {first} of X: {error}") from error
+            row = start + first
+            raise ValueError(f"The network cannot process row {row} of X: {error}") from error
 
     def results_of_chunks(self, chunks: Iterable[Any], question: Question) -> Iterator[RowResults]:
         """Yield the results of one chunk of rows after the other."""

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._network.limits import accumulation_dtype
+from .._network.inputs.rows import Inputs
+from .._network.limits import accumulation_dtype, batches
 from .._network.predictions import Categorical, Gaussian, Prediction
 from .._network.reference import TrainingSet
 
@@ -23,19 +24,19 @@ class KnownRange:
 
     Parameters
     ----------
-    largest : float
-        Largest absolute value among the inputs; infinite for whole numbers, which do not round.
+    largest : tuple of float
+        Largest absolute value of each input; infinite for whole numbers, which do not round.
     constant : Prediction
         Class frequencies, or mean and variance of the targets: one row.
     surest : float
         Largest log-odds of one class against another that the network has given a training row.
     """
 
-    largest: float
+    largest: tuple[float, ...]
     constant: Prediction
     surest: float = 0.0
 
-    def beyond(self, inputs: Tensor, prediction: Any) -> Tensor:
+    def beyond(self, inputs: Inputs, prediction: Any) -> Tensor:
         """Tell which rows hold values next to which those of the training data vanish in rounding.
 
         A layer adds up what it takes. Next to a value that much larger than any of the training
@@ -43,9 +44,10 @@ class KnownRange:
         much larger than the targets have no digits left for what was.
         """
         lost = torch.zeros(len(inputs), dtype=torch.bool, device=inputs.device)
-        if inputs.is_floating_point():
-            size = inputs.reshape(len(inputs), -1).abs().amax(dim=1)
-            lost = ~(size * torch.finfo(inputs.dtype).eps <= self.largest)
+        for part, largest in zip(inputs.parts, self.largest, strict=True):
+            if part.is_floating_point():
+                size = part.reshape(len(part), -1).abs().amax(dim=1)
+                lost |= ~(size * torch.finfo(part.dtype).eps <= largest)
         if isinstance(self.constant, Gaussian):
             rounding = torch.finfo(prediction.mean.dtype).eps * prediction.mean.abs()
             target = self.constant.mean.abs() + self.constant.variance.sqrt()
@@ -97,12 +99,15 @@ def known_range(training: TrainingSet, original: Prediction) -> KnownRange:
     KnownRange
         Their largest value, and the best prediction that is the same for all rows.
     """
-    inputs, largest = training.inputs, math.inf
-    if inputs.is_floating_point():
-        # Rows of zeros only say nothing about the scale of others.
-        largest = float(inputs.abs().max()) or 1.0
+    stored = training.inputs
+    largest = [0.0 if dtype.is_floating_point else math.inf for dtype in stored.dtypes]
+    for rows in batches(stored):
+        found = (float(part.abs().max()) for part in stored[rows].parts)
+        largest = list(map(max, largest, found))
     surest = float(_margin(original).max()) if isinstance(original, Categorical) else 0.0
-    return KnownRange(largest, _constant(training, original), surest)
+    # Rows of zeros only say nothing about the scale of others.
+    sizes = tuple(size or 1.0 for size in largest)
+    return KnownRange(sizes, _constant(training, original), surest)
 
 
 def _constant(training: TrainingSet, original: Prediction) -> Prediction:

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from .._network.inputs.rows import Inputs
 from .._network.predictions import Prediction
 from .accumulate import make_posterior
 from .known import KnownRange
@@ -17,7 +17,7 @@ from .results import INFINITE, Diagnostics, RowResults, Uncertainty, merge
 
 def guarded(
     known: KnownRange,
-    inputs: Tensor,
+    inputs: Inputs,
     original: Prediction,
     measure: str,
     diagnostics: type[Diagnostics],
@@ -33,7 +33,7 @@ def guarded(
     ----------
     known : KnownRange
         How far the numbers of the training data go.
-    inputs : Tensor of shape (n_rows, ...)
+    inputs : Inputs
         Rows as the given network takes them.
     original : Prediction
         What it predicts for them.

@@ -15,12 +15,10 @@ from dataclasses import replace
 from pickle import PicklingError
 from typing import Any
 
-import numpy as np
 import torch
 from joblib import Parallel, delayed, parallel_config
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 from joblib.parallel import get_active_backend
-from torch import Tensor
 
 from .._network.limits import computing
 from .fitted import FittedMethod, Question
@@ -40,7 +38,7 @@ class WorkersLostError(RuntimeError):
 
 def results_of_workers(
     fitted: FittedMethod,
-    inputs: Tensor,
+    inputs: Any,
     question: Question,
     chunks: dict[int, slice],
     done_elsewhere: Callable[[int], bool] | None = None,
@@ -53,7 +51,7 @@ def results_of_workers(
     ----------
     fitted : FittedMethod
         The method.
-    inputs : Tensor of shape (n_samples, ...)
+    inputs : StoredRows
         All rows.
     question : Question
         What is asked; its limits say how many workers there are.
@@ -86,7 +84,7 @@ def results_of_workers(
 
 def _spread(
     fitted: FittedMethod,
-    inputs: Tensor,
+    inputs: Any,
     question: Question,
     chunks: dict[int, slice],
     done_elsewhere: Callable[[int], bool] | None,
@@ -103,7 +101,8 @@ def _spread(
             some = numbers[start : start + per_task]
             if done_elsewhere is not None:
                 some = [number for number in some if not done_elsewhere(number)]
-            rows = [(number, inputs[chunks[number]].cpu().numpy()) for number in some]
+            # Rows are read when a worker is about to need them.
+            rows = [(number, inputs[chunks[number]]) for number in some]
             if rows:
                 yield delayed(_work)(fitted, question, rows, os.getpid())
 
@@ -123,17 +122,15 @@ def _spread(
 
 
 def _work(
-    fitted: FittedMethod, question: Question, rows: list[tuple[int, np.ndarray]], parent: int
+    fitted: FittedMethod, question: Question, rows: list[tuple[int, Any]], parent: int
 ) -> list[tuple[int, RowResults]]:
     """Work on some chunks in a worker."""
     if os.getpid() == parent:
         fitted = fitted.for_thread()
     else:
         torch.set_num_threads(1)
-    device = fitted.reference.device
     with computing():
-        chunks = (torch.tensor(part, device=device) for _, part in rows)
-        found = fitted.results_of_chunks(chunks, question)
+        found = fitted.results_of_chunks((part for _, part in rows), question)
         return [(number, results) for (number, _), results in zip(rows, found, strict=True)]
 
 

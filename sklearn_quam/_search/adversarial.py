@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from .._network.free import FreeNetwork
+from .._network.inputs.rows import Inputs, StoredRows
 from .._network.limits import Limits
 from .._network.predictions import Gaussian, Prediction
-from .._network.reference import ReferenceModel, TrainingSet, as_double
+from .._network.reference import ReferenceModel, TrainingSet
 from .problem import Problem
 from .profile import choose_sampler
 from .run import Candidates, Visit, run_searches
@@ -74,20 +75,20 @@ class AdversarialModels:
         at_once = self._searches_at_once(limits) // 2
         return replace(limits, at_once=at_once) if at_once else None
 
-    def rows_at_once(self, inputs: Tensor, limits: Limits) -> int:  # noqa: ARG002
+    def rows_at_once(self, inputs: Inputs | StoredRows, limits: Limits) -> int:  # noqa: ARG002
         """Return how many rows are searched together, with all their targets."""
         return max(1, self._searches_at_once(limits) // self.problem.targets.count)
 
     # -- searching -------------------------------------------------------------------------
 
     def sample(
-        self, inputs: Tensor, original: Prediction, posterior: Accumulator | None, question: Any
+        self, inputs: Inputs, original: Prediction, posterior: Accumulator | None, question: Any
     ) -> dict[str, np.ndarray]:
         """Search for models that disagree at some rows, and hand them to the accumulator.
 
         Parameters
         ----------
-        inputs : Tensor of shape (n_rows, ...)
+        inputs : Inputs
             Rows as the network takes them.
         original : Prediction
             What the given network predicts for them.
@@ -115,7 +116,7 @@ class AdversarialModels:
     def _sample_screened(
         self,
         screen: Screen,
-        inputs: Tensor,
+        inputs: Inputs,
         original: Prediction,
         posterior: Accumulator,
         question: Any,
@@ -140,7 +141,7 @@ class AdversarialModels:
         regression = self.problem.network.executor.likelihood.kind is Gaussian
         return choose_sampler(self.sampling, self.steps.measures_all, regression)
 
-    def prices(self, inputs: Tensor, original: Prediction, limits: Limits) -> np.ndarray:
+    def prices(self, inputs: Inputs, original: Prediction, limits: Limits) -> np.ndarray:
         """Return what each answer costs for some rows, (n_rows, n_answers), in nats.
 
         Answers are the classes, or up and down for each output; infinite for those that were not
@@ -156,7 +157,7 @@ class AdversarialModels:
         return prices
 
     def searches_of_row(
-        self, inputs: Tensor, original: Prediction, kind: type[Sampler], limits: Limits
+        self, inputs: Inputs, original: Prediction, kind: type[Sampler], limits: Limits
     ) -> Iterator[tuple[Any, int, int]]:
         """Search a single row; yield for each search who watched it, its number and its target."""
         for targets in self._target_groups(original, limits):
@@ -172,7 +173,7 @@ class AdversarialModels:
 
     def _search(
         self,
-        inputs: Tensor,
+        inputs: Inputs,
         original: Prediction,
         targets: Tensor,
         kind: type[Sampler],
@@ -183,7 +184,7 @@ class AdversarialModels:
         problem, n_targets = self.problem, targets.shape[1]
         if problem.training.losses.dtype == torch.float64:
             # Some searches are more exact than the network.
-            inputs, original = as_double(inputs), original.to(torch.float64)
+            inputs, original = inputs.in_double(), original.to(torch.float64)
         at_cut = problem.network.split.at_cut(inputs)
         query = tuple(part.repeat_interleave(n_targets, dim=0) for part in at_cut)
         repeated, target = original.repeat(n_targets), targets.flatten()
@@ -239,7 +240,7 @@ class Screen:
     models: AdversarialModels
     threshold: float
 
-    def doubt(self, inputs: Tensor, original: Any, limits: Limits) -> np.ndarray:
+    def doubt(self, inputs: Inputs, original: Any, limits: Limits) -> np.ndarray:
         """Return how cheap other answers are for each row: minus the mean log price."""
         prices = self.models.prices(inputs, original, limits)
         answers = torch.arange(prices.shape[1], device=inputs.device).expand(len(inputs), -1)

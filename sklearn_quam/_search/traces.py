@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from .._network.inputs.rows import StoredRows
 from .._network.limits import Limits
 from .._network.reference import ReferenceModel
 from .adversarial import AdversarialModels
@@ -50,7 +51,10 @@ class _TraceKeeper(Sampler):
 
 
 def found_models(
-    models: AdversarialModels, reference: ReferenceModel, inputs: Tensor, limits: Limits
+    models: AdversarialModels,
+    reference: ReferenceModel,
+    inputs: StoredRows,
+    limits: Limits,
 ) -> Iterator[list[dict[str, Any]]]:
     """Yield the models that were found for each row, the most divergent first.
 
@@ -60,7 +64,7 @@ def found_models(
         Prepared searches.
     reference : ReferenceModel
         The given network.
-    inputs : Tensor of shape (n_rows, ...)
+    inputs : StoredRows
         Rows as the network takes them.
     limits : Limits
         How many searches may run together.
@@ -100,7 +104,10 @@ def _describe(
 
 
 def search_traces(
-    models: AdversarialModels, reference: ReferenceModel, inputs: Tensor, limits: Limits
+    models: AdversarialModels,
+    reference: ReferenceModel,
+    inputs: StoredRows,
+    limits: Limits,
 ) -> Iterator[list[dict[str, Any]]]:
     """Yield every step of the searches of each row; see `found_models`.
 

@@ -51,6 +51,7 @@ class AdversarialSearch(WeightChanging):
         "slack": [Interval(Real, 0, None, closed="left"), None],
         "temperature": [Interval(Real, 0, None, closed="neither"), StrOptions({"auto"})],
         "n_training_rows": [Interval(Integral, 1, None, closed="left"), None],
+        "max_training_rows": [Interval(Integral, 1, None, closed="left"), None],
         "n_jobs": [Integral, None],
     }
 
@@ -60,6 +61,7 @@ class AdversarialSearch(WeightChanging):
     temperature: float | str
     slack: float | None
     n_training_rows: int | None
+    max_training_rows: int | None
     n_jobs: int | None
 
     def _fit_models(self, fit: FitData) -> AdversarialModels:
@@ -74,6 +76,11 @@ class AdversarialSearch(WeightChanging):
                 "the number of rows that the network was trained on, of which these are a sample."
             )
         self.n_training_rows_ = n_rows
+        if self.max_training_rows is not None and len(fit.training) > self.max_training_rows:
+            generator = torch.Generator().manual_seed(fit.seed)
+            drawn = torch.randperm(len(fit.training), generator=generator)
+            training = fit.training.some(drawn[: self.max_training_rows].sort().values)
+            fit = replace(fit, training=training)
         # Refused now if it is not understood.
         limits = self._limits(fit)
         network = self._free_network(fit)
@@ -257,8 +264,7 @@ class AdversarialSearch(WeightChanging):
         warn_about_lost_rows(lost)
         prices = np.zeros((len(inputs), models.problem.targets.n_answers))
         fine = torch.as_tensor(np.flatnonzero(~lost), device=inputs.device)
-        for chunk in self._fitted.chunks(fine, replace(limits, n_workers=1)):
-            rows = fine[chunk]
+        for rows in fine.split(models.rows_at_once(inputs, replace(limits, n_workers=1))):
             prices[rows.cpu().numpy()] = models.prices(inputs[rows], original[rows], limits)
         return prices
 

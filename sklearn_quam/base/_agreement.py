@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from .._network.adapters import is_skorch, split_pipeline
+from .._network.inputs.rows import Inputs, StoredRows
 from .._network.likelihood import InvalidOutputError
 from .._network.predictions import Categorical
 from .._network.reference import ReferenceModel
@@ -21,7 +22,7 @@ _N_ROWS = 16
 _TOLERANCE, _TOLERANCE_OF_HALF = 1e-3, 3e-2
 
 
-def check_agreement(estimator: Any, reference: ReferenceModel, inputs: Tensor) -> None:
+def check_agreement(estimator: Any, reference: ReferenceModel, inputs: StoredRows) -> None:
     """Refuse an estimator that predicts something else than the network taken out of it.
 
     A subclass may normalise rows in ``infer``, or change what ``predict`` returns: none of this is
@@ -33,7 +34,7 @@ def check_agreement(estimator: Any, reference: ReferenceModel, inputs: Tensor) -
         What the user has passed, fitted.
     reference : ReferenceModel
         The network inside.
-    inputs : Tensor of shape (n_samples, ...)
+    inputs : StoredRows
         Training rows, behind the estimator's own transformers.
     """
     final = split_pipeline(estimator)[1]
@@ -58,11 +59,14 @@ def check_agreement(estimator: Any, reference: ReferenceModel, inputs: Tensor) -
         )
 
 
-def _own_prediction(final: Any, rows: Tensor, reference: ReferenceModel) -> np.ndarray | None:
+def _own_prediction(final: Any, rows: Inputs, reference: ReferenceModel) -> np.ndarray | None:
     """Return what an estimator predicts itself, (n_rows, n_outputs); None where it cannot tell."""
-    values: Any = rows.cpu().numpy()
+    parts = [part.cpu().numpy() for part in rows.parts]
+    values: Any = parts[0] if len(parts) == 1 else tuple(parts)
+    if reference.input_names is not None:
+        values = dict(zip(reference.input_names, parts, strict=True))
     names = getattr(final, "feature_names_in_", None)
-    if names is not None and values.ndim == 2 and len(names) == values.shape[1]:
+    if names is not None and len(parts) == 1 and values.ndim == 2 and len(names) == values.shape[1]:
         import pandas as pd
 
         values = pd.DataFrame(values, columns=names)

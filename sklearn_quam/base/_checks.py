@@ -122,7 +122,9 @@ def warn_about_probabilities(reference: ReferenceModel, training: TrainingSet) -
     if link not in ("logits", "binary_logit"):
         return
     with torch.no_grad():
-        output: Output = reference.likelihood.pick(reference.module(training.inputs[:_LOOKED_AT]))
+        output: Output = reference.likelihood.pick(
+            reference.module(*training.inputs[:_LOOKED_AT].parts)
+        )
     if looks_like_probabilities(output, training.target[:_LOOKED_AT]):
         warn(
             f"The network's outputs are taken for logits (link={link!r}), but they are between 0 "

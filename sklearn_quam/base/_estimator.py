@@ -14,29 +14,20 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from joblib import effective_n_jobs
-from sklearn.utils import check_array, check_consistent_length, check_random_state
+from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import StrOptions
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
     _check_sample_weight,
     check_is_fitted,
-    column_or_1d,
-    validate_data,
 )
 from torch import Tensor
 
 from .._network.adapters import Network, is_pretrained, is_torch, split_pipeline
 from .._network.cut.remembered import RememberedRows
+from .._network.inputs.rows import StoredRows
 from .._network.limits import Limits, computing, gradients_allowed, memory_in_bytes
 from .._network.predictions import Prediction
-from .._network.reference import (
-    ReferenceModel,
-    TrainingSet,
-    as_dense,
-    build_reference,
-    from_tensor,
-    transform,
-)
+from .._network.reference import ReferenceModel, TrainingSet, build_reference, transformed
 from .._network.training import default_network, train
 from .._posterior.answering import answer
 from .._posterior.fitted import FittedMethod, Models, Question
@@ -52,9 +43,9 @@ from ._checks import (
     warn_about_poor_fit,
     warn_about_probabilities,
 )
-from ._parameters import changed_parameters, parameters_now
+from ._data import check_rows, check_training_data
 from ._saving import Saved
-from ._wrapping import WrapsNetwork
+from ._wrapping import WrapsNetwork, changed_parameters, parameters_now
 
 
 @dataclass(frozen=True)
@@ -114,10 +105,10 @@ class NetworkEstimator(WrapsNetwork):
         self.__dict__.pop("_fitted", None)
         passed = {"X": X, **more}
         estimator = self._wrapped()
-        X, y = self._check_training_data(X, y, estimator)
+        X, y, source = check_training_data(self, X, y, estimator)
         seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
         if sample_weight is not None:
-            sample_weight = _check_sample_weight(sample_weight, X, ensure_non_negative=True)
+            sample_weight = _check_sample_weight(sample_weight, y, ensure_non_negative=True)
             if not sample_weight.any():
                 raise ValueError("sample_weight is zero for every row.")
         routed = self._route(estimator, sample_weight, fit_params)
@@ -129,7 +120,7 @@ class NetworkEstimator(WrapsNetwork):
                 estimator, X, y, task=self._task, seed=own_seed, fit_params=routed
             )
         self.estimator_ = estimator
-        rows = transform(split_pipeline(estimator)[0], X)
+        rows = transformed(split_pipeline(estimator)[0], X, source)
         reference, network, n_outputs = build_reference(
             estimator,
             rows,
@@ -150,7 +141,7 @@ class NetworkEstimator(WrapsNetwork):
         reference = self._complete(reference, inputs, target, weight, **more)
         original: Any = reference.predict(inputs)
         losses = reference.likelihood.negative_log_likelihood(original, target)
-        training = TrainingSet((inputs,), target, weight, losses)
+        training = TrainingSet(inputs, (), target, weight, losses)
         self._note_reference_loss(training)
         passed |= {"X_checked": X, "y_checked": y, "fit_params": fit_params}
         passed["sample_weight"] = sample_weight
@@ -161,31 +152,6 @@ class NetworkEstimator(WrapsNetwork):
         """Return the estimator that the network is taken from."""
         return default_network(self._task) if self.estimator is None else self.estimator
 
-    def _check_training_data(self, X: Any, y: Any, estimator: Any) -> tuple[Any, np.ndarray]:
-        X, y = from_tensor(X), from_tensor(y)
-        regression = self._task == "regressor"
-        if split_pipeline(estimator)[0] is None:
-            X = X if is_torch(estimator) else as_dense(X)
-            X, y = validate_data(
-                self,
-                X,
-                y,
-                allow_nd=is_torch(estimator),
-                multi_output=regression,
-                y_numeric=regression,
-            )
-        else:
-            # The transformers know best what they accept: text, missing values, categories.
-            validate_data(self, X, y, skip_check_array=True)
-            check_consistent_length(X, y)
-            if regression:
-                y = check_array(y, ensure_2d=False, input_name="y")
-            else:
-                y = column_or_1d(y, warn=True)
-        if not regression:
-            check_classification_targets(y)
-        return X, y
-
     def _encode_target(
         self, y: np.ndarray, network: Network, n_outputs: int, reference: ReferenceModel
     ) -> Tensor:
@@ -194,7 +160,7 @@ class NetworkEstimator(WrapsNetwork):
     def _complete(
         self,
         reference: ReferenceModel,
-        inputs: Tensor,  # noqa: ARG002
+        inputs: StoredRows,  # noqa: ARG002
         target: Tensor,  # noqa: ARG002
         weight: Tensor | None,  # noqa: ARG002
     ) -> ReferenceModel:
@@ -211,21 +177,15 @@ class NetworkEstimator(WrapsNetwork):
 
     # -- predicting ------------------------------------------------------------------------
 
-    def _check_inputs(self, X: Any) -> Tensor:
+    def _check_inputs(self, X: Any) -> StoredRows:
         """Return validated rows as the network takes them."""
         check_is_fitted(self)
         self._validate_params()
         self._refuse_changed_parameters()
         return self._check_rows(X, self._fitted.reference)
 
-    def _check_rows(self, X: Any, reference: ReferenceModel) -> Tensor:
-        X = from_tensor(X)
-        if reference.transformers is None:
-            X = X if reference.any_ndim else as_dense(X)
-            X = validate_data(self, X, reset=False, allow_nd=reference.any_ndim)
-        else:
-            validate_data(self, X, reset=False, skip_check_array=True)
-        return reference.inputs(transform(reference.transformers, X))
+    def _check_rows(self, X: Any, reference: ReferenceModel) -> StoredRows:
+        return check_rows(self, X, reference)
 
     def _refuse_changed_parameters(self) -> None:
         """Refuse to answer with other arguments than were fitted: they would have no effect."""
@@ -314,7 +274,7 @@ class BaseUncertaintyEstimator(Saved, NetworkEstimator):
                 warn_about_probabilities(data.reference, data.training)
         warn_about_poor_fit(data.reference, data.training, known)
 
-    def _question(self, inputs: Tensor) -> Question:
+    def _question(self, inputs: StoredRows) -> Question:
         """Return what is asked about rows, by the arguments that may change at any time."""
         device, n_workers = self._fitted.reference.device, 1
         if self._rows_in_parallel:
@@ -337,7 +297,7 @@ class BaseUncertaintyEstimator(Saved, NetworkEstimator):
             results = answer(self._fitted, asked, question, progress=progress, **options)
         return self._warned(results)
 
-    def _rows_asked(self, X: Any, inputs: Tensor) -> Any:  # noqa: ARG002
+    def _rows_asked(self, X: Any, inputs: StoredRows) -> Any:  # noqa: ARG002
         """Return rows as the fitted method takes them."""
         return inputs
 

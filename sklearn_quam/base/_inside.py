@@ -10,7 +10,7 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from .._network.adapters import column_of_label, split_pipeline
-from .._network.reference import from_tensor
+from .._network.inputs.layouts import from_tensor
 from .._posterior.results import Uncertainty
 
 # What `validate_params` allows as a part of the uncertainty.

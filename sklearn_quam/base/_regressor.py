@@ -9,14 +9,16 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from sklearn.base import RegressorMixin, _fit_context
-from sklearn.utils import check_array, check_consistent_length
+from sklearn.utils import check_array
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
 from .._network.adapters import Network
+from .._network.inputs.layouts import from_tensor, refuse_masked
+from .._network.inputs.rows import StoredRows
 from .._network.likelihood import REGRESSOR_LINKS, GaussianLikelihood
 from .._network.predictions import Gaussian
-from .._network.reference import ReferenceModel, from_tensor
+from .._network.reference import ReferenceModel
 from .._typing import NoiseVariance
 from ._estimator import BaseUncertaintyEstimator
 
@@ -98,7 +100,7 @@ class BaseUncertaintyRegressor(RegressorMixin, BaseUncertaintyEstimator):
     def _complete(
         self,
         reference: ReferenceModel,
-        inputs: Tensor,
+        inputs: StoredRows,
         target: Tensor,
         weight: Tensor | None,
         X_val: Any = None,
@@ -118,6 +120,7 @@ class BaseUncertaintyRegressor(RegressorMixin, BaseUncertaintyEstimator):
         elif X_val is None:
             noise = _residual_variance(reference, inputs, target, weight)
         else:
+            refuse_masked(y_val, "y_val")
             y_val = check_array(from_tensor(y_val), ensure_2d=False, input_name="y_val")
             held_out = torch.as_tensor(y_val.reshape(len(y_val), -1)).to(target)
             if held_out.shape[1] != self.n_outputs_:
@@ -142,10 +145,11 @@ class BaseUncertaintyRegressor(RegressorMixin, BaseUncertaintyEstimator):
 
 
 def _residual_variance(
-    reference: ReferenceModel, inputs: Tensor, target: Tensor, weight: Tensor | None
+    reference: ReferenceModel, inputs: StoredRows, target: Tensor, weight: Tensor | None
 ) -> np.ndarray:
     """Return the mean squared residual of each output."""
-    check_consistent_length(inputs, target)
+    if len(inputs) != len(target):
+        raise ValueError(f"X_val has {len(inputs)} rows, but y_val has {len(target)}.")
     prediction = reference.predict(inputs)
     assert isinstance(prediction, Gaussian)
     squares = (prediction.mean - target).cpu().double() ** 2

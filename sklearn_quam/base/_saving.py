@@ -15,7 +15,7 @@ from torch import nn
 from .._network.adapters import is_torch, read_network, split_pipeline
 from .._storing.files import package_version, read_packed, write_packed
 from .._storing.pack import Packed, pack, structure_of, unpack
-from ._parameters import parameters_now
+from ._wrapping import parameters_now
 
 _FORMAT = 1
 # Arguments and attributes that hold networks: they are passed to `load`.

@@ -10,9 +10,9 @@ import numpy as np
 from sklearn import config_context
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.parallel import Parallel, delayed
-from torch import Tensor
 
 from .._network.adapters import is_pretrained
+from .._network.inputs.rows import StoredRows
 from .._network.limits import Limits
 from .._network.training import train, untrained
 from .._posterior.accumulate import Posterior
@@ -28,14 +28,14 @@ class MemberRows:
 
     Parameters
     ----------
-    reference : Tensor of shape (n_rows, ...)
+    reference : StoredRows or Inputs
         As the reference takes them.
-    members : tuple of Tensor of shape (n_rows, ...)
+    members : tuple of StoredRows or Inputs
         As each of the members takes them.
     """
 
-    reference: Tensor
-    members: tuple[Tensor, ...]
+    reference: Any
+    members: tuple[Any, ...]
 
     def __len__(self) -> int:
         return len(self.reference)
@@ -168,7 +168,7 @@ class Ensemble(BaseUncertaintyEstimator):
 
     # -- predicting ------------------------------------------------------------------------
 
-    def _rows_asked(self, X: Any, inputs: Tensor) -> MemberRows:
+    def _rows_asked(self, X: Any, inputs: StoredRows) -> MemberRows:
         methods = self._fitted.models.methods
         return MemberRows(inputs, tuple(self._check_rows(X, m.reference) for m in methods))
 

@@ -20,6 +20,7 @@ from .._curvature.measure import STRUCTURES, measure_curvature
 from .._curvature.prior import GRID, Evidence
 from .._curvature.scores import Design, View, score_view
 from .._curvature.structures import Curvature, Full, ScoreSpread
+from .._network.inputs.rows import Inputs, StoredRows
 from .._network.likelihood import CategoricalLikelihood
 from .._network.limits import Limits, batches, computing, rows_at_once, slices
 from .._network.predictions import Categorical, Prediction
@@ -61,13 +62,13 @@ class GaussianModels:
         """Return the memory for the scores of a row, their design and their spread."""
         return self.view.bytes_per_row() + self.curvature.bytes_per_row(self.view.n_scores)
 
-    def rows_at_once(self, inputs: Tensor, limits: Limits) -> int:
+    def rows_at_once(self, inputs: Inputs | StoredRows, limits: Limits) -> int:
         """Return how many rows are worked on together."""
         return min(rows_at_once(inputs), limits.number_that_fits(self.bytes_per_row()))
 
     def sample(
         self,
-        inputs: Tensor,
+        inputs: Inputs,
         original: Prediction,  # noqa: ARG002
         posterior: Posterior,
         question: Question,

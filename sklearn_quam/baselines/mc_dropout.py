@@ -44,14 +44,14 @@ class _MCDropout(BaseUncertaintyEstimator):
         module, likelihood = fit.reference.module, fit.reference.likelihood
         probe = probe_rows(fit.training.inputs)
         self.p_, hooked = self.p, None
-        if not dropped_shapes(module, probe):
+        if not dropped_shapes(module, *probe.parts):
             if self.p is None and self.estimator is not None:
                 raise ValueError(
                     "The network has no dropout layers (those inside attention and recurrent "
                     "layers do not count). Pass p=0.1, say, to put dropout before its last layer."
                 )
             self.p_ = _DEFAULT_RATE if self.p is None else self.p
-            layers = layers_in_order(module, lambda: likelihood.pick(module(probe)))
+            layers = layers_in_order(module, lambda: likelihood.pick(module(*probe.parts)))
             hooked = last_module(module, layers)
         split, of_rest = thinned(module, hooked, likelihood, probe)
         models = ThinnedModels(

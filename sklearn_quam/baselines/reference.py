@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
+from .._network.inputs.rows import Inputs, StoredRows
 from .._network.limits import Limits, rows_at_once
 from .._network.predictions import Prediction
 from .._posterior.accumulate import Posterior
@@ -20,13 +20,13 @@ from ..base._regressor import BaseUncertaintyRegressor
 class _GivenModel:
     """The only plausible model is the given one."""
 
-    def rows_at_once(self, inputs: Tensor, limits: Limits) -> int:  # noqa: ARG002
+    def rows_at_once(self, inputs: Inputs | StoredRows, limits: Limits) -> int:  # noqa: ARG002
         """Return how many rows are worked on together."""
         return rows_at_once(inputs)
 
     def sample(
         self,
-        inputs: Tensor,  # noqa: ARG002
+        inputs: Inputs,  # noqa: ARG002
         original: Prediction,
         posterior: Posterior,
         question: Question,  # noqa: ARG002

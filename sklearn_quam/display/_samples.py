@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from sklearn.utils import check_consistent_length
 
-from .._network.reference import from_tensor
+from .._network.inputs.layouts import from_tensor
 from ._answers import ask, check_vector
 from ._answers import unit as unit_of
 from ._style import as_text, check_matplotlib

@@ -25,12 +25,15 @@ from .._network.adapters import (
     is_torch,
     split_pipeline,
 )
+from .._network.inputs.layouts import from_tensor
+from .._network.inputs.rows import StoredRows
+from .._network.inputs.sources import brings_targets, open_source
 from .._network.likelihood import CLASSIFIER_LINKS
 from .._network.limits import computing
-from .._network.reference import ReferenceModel, build_reference, from_tensor, transform
+from .._network.reference import ReferenceModel, build_reference, transformed
 from ..base import NetworkEstimator
 from ..base._classifier import labels_of, match_classes
-from ..base._parameters import parameters_now
+from ..base._wrapping import parameters_now
 from ._reading import Reader, Seen, make_reader
 
 # A row with an input, feature or logit so many times as large as any of the training rows is
@@ -65,7 +68,7 @@ class FittedDetector:
         """The given network."""
         return self.reader.reference
 
-    def __call__(self, inputs: Tensor) -> np.ndarray:
+    def __call__(self, inputs: StoredRows) -> np.ndarray:
         """Return a score for each row, minus infinity for absurd ones."""
         seen = self.reader(inputs)
         sane: np.ndarray = np.all(seen.largest <= self.bounds, axis=1)
@@ -132,7 +135,7 @@ class BaseDetector(OutlierMixin, NetworkEstimator):
         self : object
             The fitted detector.
         """
-        if y is None:
+        if y is None and not brings_targets(X):
             y = self._labels_of_network(X)
         data = self._given(X, y, None, fit_params)
         inputs, target = data.training.inputs, data.training.target.cpu().numpy()
@@ -160,11 +163,11 @@ class BaseDetector(OutlierMixin, NetworkEstimator):
                 f"{type(self).__name__} requires y to be passed, but the target y is None: without "
                 "labels the network cannot be trained. Pass them, or a network that is fitted."
             )
-        X = from_tensor(X)
+        X, source = from_tensor(X), open_source(X)
         transformers, final = split_pipeline(estimator)
-        if transformers is None:
+        if transformers is None and source is None:
             X = validate_data(self, X, allow_nd=is_torch(final))
-        rows = transform(transformers, X)
+        rows = transformed(transformers, X, source)
         reference, network, n_outputs = build_reference(
             estimator,
             rows,

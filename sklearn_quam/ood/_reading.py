@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from .._network.cut.layers import execution_order, last_module, layers_in_order
+from .._network.inputs.rows import Inputs, StoredRows
 from .._network.likelihood import as_columns
 from .._network.limits import batches
 from .._network.outputs import InvalidOutputError
@@ -81,14 +82,12 @@ class Reader:
     layers: tuple[str, ...]
     logits_of_last: bool = False
 
-    def __call__(self, inputs: Tensor) -> Seen:
+    def __call__(self, inputs: StoredRows) -> Seen:
         parts = [self._read(inputs[rows]) for rows in batches(inputs)]
         return Seen(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
-    def _read(self, inputs: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        n_rows = len(inputs)
-        # A single row is run twice: modules that squeeze their values would lose its axis.
-        rows = inputs.repeat_interleave(2, dim=0) if n_rows == 1 else inputs
+    def _read(self, inputs: Inputs) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        n_rows, rows = len(inputs), inputs.at_least_two()
         module = self.reference.module
         noted, output = _run(module, rows, {self.last, *self.layers} - {PENULTIMATE, INPUT})
         scores = as_columns(
@@ -100,13 +99,13 @@ class Reader:
         logits = scores[:n_rows].cpu().double().numpy()
         features = torch.cat([part[:n_rows].cpu().double() for part in vectors], dim=1).numpy()
         magnitudes = [_largest(part.reshape(n_rows, -1)) for part in (features, logits)]
-        own = _largest(inputs.reshape(n_rows, -1).cpu().double().numpy())
+        own = _largest(_flat(inputs).cpu().double().numpy())
         return logits, features, np.column_stack([own, *magnitudes])
 
-    def _vectors(self, name: str, rows: Tensor, noted: dict[str, tuple[Any, Any]]) -> Tensor:
+    def _vectors(self, name: str, rows: Inputs, noted: dict[str, tuple[Any, Any]]) -> Tensor:
         """Return one vector for each row: places and tokens are averaged."""
         if name == INPUT:
-            return rows.reshape(len(rows), -1)
+            return _flat(rows)
         if name == PENULTIMATE:
             values, layer = noted[self.last][0], self.reference.module.get_submodule(self.last)
         else:
@@ -142,7 +141,7 @@ class Reader:
 
 
 def make_reader(
-    reference: ReferenceModel, layer: str | list[str] | tuple[str, ...], probe: Tensor
+    reference: ReferenceModel, layer: str | list[str] | tuple[str, ...], probe: Inputs
 ) -> Reader:
     """Return what reads the chosen layers and the logits.
 
@@ -152,7 +151,7 @@ def make_reader(
         The given network.
     layer : str or list of str
         What the user chose.
-    probe : Tensor of shape (n_rows, ...)
+    probe : Inputs
         Some training rows.
 
     Returns
@@ -170,13 +169,13 @@ def make_reader(
                 f"layer={name!r} is no layer of the network; the nearest are {near}. Besides "
                 "names, layer= takes 'penultimate', 'input', and lists of these."
             )
-    rows = probe.repeat_interleave(2, dim=0) if len(probe) == 1 else probe
+    rows = probe.at_least_two()
     with torch.no_grad():
-        order = execution_order(module, lambda: module(rows))
+        order = execution_order(module, lambda: module(*rows.parts))
     for name in names:
         if name in known and name not in order:
             raise ValueError(f"layer={name!r} does not run when the network predicts.")
-    layers = layers_in_order(module, lambda: reference.likelihood.pick(module(rows)))
+    layers = layers_in_order(module, lambda: reference.likelihood.pick(module(*rows.parts)))
     last = last_module(module, layers)
     if reference.likelihood.link in ("logits", "binary_logit"):
         return Reader(reference, last, names)
@@ -184,7 +183,7 @@ def make_reader(
     return Reader(reference, last, names, logits_of_last=True)
 
 
-def _check_logits_of_last(reference: ReferenceModel, last: str, rows: Tensor) -> None:
+def _check_logits_of_last(reference: ReferenceModel, last: str, rows: Inputs) -> None:
     """Refuse probabilities that are not the softmax or sigmoid of the last layer."""
     noted, output = _run(reference.module, rows, {last})
     expected = reference.likelihood.prediction(output).expected()
@@ -200,7 +199,7 @@ def _check_logits_of_last(reference: ReferenceModel, last: str, rows: Tensor) ->
 
 
 def _run(
-    module: nn.Module, rows: Tensor, names: set[str]
+    module: nn.Module, rows: Inputs, names: set[str]
 ) -> tuple[dict[str, tuple[Any, Any]], Any]:
     """Return what some layers take and return, and what the network returns."""
     noted: dict[str, tuple[Any, Any]] = {}
@@ -217,11 +216,17 @@ def _run(
     handles = [module.get_submodule(name).register_forward_hook(note(name)) for name in names]
     try:
         with torch.no_grad():
-            output = module(rows)
+            output = module(*rows.parts)
     finally:
         for handle in handles:
             handle.remove()
     return noted, output
+
+
+def _flat(rows: Inputs) -> Tensor:
+    """Return all inputs of a row as one vector."""
+    flat = [part.reshape(len(rows), -1) for part in rows.parts]
+    return flat[0] if len(flat) == 1 else torch.cat([part.double() for part in flat], dim=1)
 
 
 def _largest(values: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ from sklearn.utils import _safe_indexing, check_consistent_length, check_random_
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _num_samples, check_is_fitted, validate_data
 
-from .._network.reference import from_tensor
+from .._network.inputs.layouts import from_tensor
 from .._typing import RandomState
 from ..base._inside import opened
 from ._detector import CONTAMINATION, threshold

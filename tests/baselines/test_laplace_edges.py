@@ -98,7 +98,7 @@ def test_the_grid_is_the_same_for_exact_structures_with_sample_weights(parameter
     y = X64[:, 0] * 3 + np.random.default_rng(0).normal(size=60)
     columns = X64, y[:, None], weight / weight.mean(), y
     inputs, *others = (torch.tensor(column) for column in columns)
-    training, index = TrainingSet((inputs,), *others), torch.arange(3, 60)
+    training, index = TrainingSet(None, (inputs,), *others), torch.arange(3, 60)
     options = {"prior_precision": "grid", "noise_variance": 1.0, "parameters": parameters}
     for seed in range(4):
         full, kron = (

@@ -53,7 +53,7 @@ def _seed():
 
 def sampled(est, X):
     """Return what each of the thinned networks predicts."""
-    parts, inputs = [], est._check_inputs(X)
+    parts, inputs = [], est._check_inputs(X)[:]
     posterior = SimpleNamespace(update=parts.append)
     est._fitted.models.sample(inputs, None, posterior, est._question(inputs))
     prediction = parts[0].cat(parts)

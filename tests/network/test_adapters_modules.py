@@ -532,6 +532,6 @@ def test_changing_the_training_data_changes_nothing_later():
     data = X.copy()
     est = QUAMClassifier(dense(), parameters="all").fit(data, LABELS)
     training = est._fitted.models.problem.training
-    before = training.inputs.clone()
+    before = training.rows[0].clone()
     data += 1
-    assert torch.equal(training.inputs, before)
+    assert torch.equal(training.rows[0], before)

@@ -141,7 +141,7 @@ def test_an_estimator_takes_a_search_of_another_kind(kind, n_out, y, sampling):
     # The plain steps put into the models of another search are all that makes a difference.
     other = kind(module, **options).fit(X, y)
     models = replace(other._fitted.models, steps=PlainSteps())
-    inputs = other._check_inputs(X_NEW)
+    inputs = other._check_inputs(X_NEW)[:]
     found = replace(other._fitted, models=models).results(inputs, other._question(inputs))
     np.testing.assert_allclose(found.uncertainty.epistemic, u.epistemic, rtol=1e-12)
     assert not np.allclose(other.predict_uncertainty(X_NEW).epistemic, u.epistemic)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ..inputs.rows import Inputs
 from .layers import is_compiled
 from .steps import Result, Step, Steps
 from .tracing import copy_sharing
@@ -80,9 +81,9 @@ class UpToLayer(nn.Module):
         self.module.get_submodule(layer).register_forward_pre_hook(self._caught)
         self.eval()
 
-    def forward(self, rows: Any) -> tuple[Tensor]:
+    def forward(self, *inputs: Any) -> tuple[Tensor]:
         """Return values at the cut, with a row for each row."""
-        output = self.pick(self.module(rows))
+        output = self.pick(self.module(*inputs))
         values = self._caught.take()
         if self.at_position and values is not None:
             found = self.rest(values)
@@ -113,7 +114,7 @@ class _Caught:
 
 
 def cut_by_hooks(
-    module: nn.Module, names: tuple[str, ...], probe: Tensor, pick: Pick
+    module: nn.Module, names: tuple[str, ...], probe: Inputs, pick: Pick
 ) -> tuple[UpToLayer, Steps]:
     """Cut a network before the first searched layer.
 
@@ -123,7 +124,7 @@ def cut_by_hooks(
         The network.
     names : tuple of str
         The searched parameters.
-    probe : Tensor of shape (n_rows, ...)
+    probe : Inputs
         Some rows of input.
     pick : callable
         Returns what counts of the network's output.
@@ -178,7 +179,7 @@ class _Run:
 
 
 @torch.no_grad()
-def _run(module: nn.Module, probe: Tensor, pick: Pick) -> _Run:
+def _run(module: nn.Module, probe: Inputs, pick: Pick) -> _Run:
     """Run a network and note the calls of its layers."""
     calls: list[_Call] = []
 
@@ -199,7 +200,7 @@ def _run(module: nn.Module, probe: Tensor, pick: Pick) -> _Run:
         and not is_compiled(part)
     ]
     try:
-        output = pick(module(probe.clone()))
+        output = pick(module(*probe.clone().parts))
     finally:
         for handle in handles:
             handle.remove()

@@ -8,7 +8,7 @@ from collections import OrderedDict
 
 from torch import Tensor, nn
 
-from ..reference import Rows
+from ..inputs.rows import Rows
 
 _MAX_BYTES_REMEMBERED = 2**27
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from ..reference import Rows
+from ..inputs.rows import Inputs, Rows
 from .hooks import cut_by_hooks
 from .remembered import RememberedRows, bytes_of, module_digest
 from .steps import Steps, place, steps_of_graph
@@ -46,21 +46,24 @@ class SplitModule:
     digest: bytes = b""
     remembered: RememberedRows | None = None
 
-    def at_cut(self, inputs: Tensor) -> Rows:
+    def at_cut(self, inputs: Inputs | Tensor) -> Rows:
         """Return the values at the cut, each with a row for each row of the input."""
+        inputs = Inputs.of(inputs)
         if self.frozen is None:
-            return (inputs,)
+            return inputs.parts
         # On an accelerator, to look the rows up would take longer than to run them again.
         memory = self.remembered if inputs.device.type == "cpu" else None
         if memory is not None:
-            key = self.digest + hashlib.blake2b(bytes_of(inputs), digest_size=16).digest()
+            digest = hashlib.blake2b(digest_size=16)
+            for part in inputs.parts:
+                digest.update(bytes_of(part))
+            key = self.digest + digest.digest()
             found = memory.find(key)
             if found is not None:
                 return found
-        # A single row is run twice: modules that squeeze their values would lose its axis.
-        rows = inputs.repeat_interleave(2, dim=0) if len(inputs) == 1 else inputs
+        rows = inputs.at_least_two().parts
         with torch.no_grad():
-            values = tuple(value[: len(inputs)] for value in self.frozen(rows))
+            values = tuple(value[: len(inputs)] for value in self.frozen(*rows))
         if memory is not None:
             memory.keep(key, values)
         return values
@@ -80,7 +83,7 @@ def whole(output: Any) -> Any:
 def split_module(
     module: nn.Module,
     names: tuple[str, ...],
-    probe: Tensor,
+    probe: Inputs | Tensor,
     differs: Where | None = None,
     pick: Pick = whole,
 ) -> SplitModule:
@@ -92,7 +95,7 @@ def split_module(
         The network.
     names : tuple of str
         The parameters in which they differ.
-    probe : Tensor of shape (n_rows, ...)
+    probe : Inputs or Tensor of shape (n_rows, ...)
         Some rows of input, at least three.
     differs : callable, default=None
         Tells for a node of the traced graph, and its submodule if it runs one, whether the models
@@ -105,6 +108,7 @@ def split_module(
     SplitModule
         The two parts; the whole module as the second one where it cannot be cut.
     """
+    probe = Inputs.of(probe)
     searched = {id(module.get_parameter(name)) for name in names}  # all are there
     if type(module).__module__.startswith("torch.nn.modules") and not list(module.children()):
         return SplitModule(None, module, "at_input")
@@ -131,11 +135,11 @@ def split_module(
     return SplitModule(None, module, "failed")
 
 
-def _agree(module: nn.Module, split: SplitModule, probe: Tensor, pick: Pick) -> bool:
+def _agree(module: nn.Module, split: SplitModule, probe: Inputs, pick: Pick) -> bool:
     """Check the traced parts against the module, on other numbers of rows than were traced."""
     for rows in (probe, probe[:-1]):
         with torch.no_grad():
-            expected, values = pick(module(rows)), split.at_cut(rows)
+            expected, values = pick(module(*rows.parts)), split.at_cut(rows)
             before = [value.clone() for value in values]
             got = split.rest(*values)
         # Values at the cut are used for many models: none of them may write into them.

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from ..adapters import TargetUnits
+from ..inputs.rows import Inputs
 
 # Methods of a tensor that tell its size or kind: what they return holds for any numbers in it.
 _SIZES = {"size", "dim", "ndimension", "numel", "nelement", "element_size", "get_device"}
@@ -42,14 +43,14 @@ class Trace:
     constants: dict[str, Any]
 
 
-def trace(module: nn.Module, probe: Tensor, pick: Callable[[Any], Any]) -> Trace:
+def trace(module: nn.Module, probe: Inputs, pick: Callable[[Any], Any]) -> Trace:
     """Return the steps of a network.
 
     Parameters
     ----------
     module : torch.nn.Module
         The network, which is left alone.
-    probe : Tensor of shape (n_rows, ...)
+    probe : Inputs
         Some rows of input, at least three.
     pick : callable
         Returns what counts of the network's output.
@@ -117,7 +118,7 @@ class _Tracer(fx.Tracer):
         self.values: dict[fx.Node, tuple[Any, Any]] = {}
         self._parameters_seen: dict[str, fx.Proxy] = {}
 
-    def record(self, probe: Tensor, pick: Callable[[Any], Any]) -> Trace:
+    def record(self, probe: Inputs, pick: Callable[[Any], Any]) -> Trace:
         root = copy_sharing(self._given)
         own = set(vars(root))
         kinds: dict[type, type] = {}
@@ -134,12 +135,15 @@ class _Tracer(fx.Tracer):
             for name, value in vars(part).items():
                 if isinstance(value, Tensor):
                     self.tensor_attrs[value] = f"{path}.{name}" if path else name
-        node = self.create_node("placeholder", "rows", (), {})
+        inputs = []
         # Copies: a network may write into what it gets.
-        self.values[node] = (probe.clone(), probe[:-1].clone())
+        for rows in probe.parts:
+            node = self.create_node("placeholder", "rows", (), {})
+            self.values[node] = (rows.clone(), rows[:-1].clone())
+            inputs.append(self.proxy(node))
         with torch.no_grad():
             # With its hooks; it is not a step itself.
-            output = nn.Module.__call__(root, self.proxy(node))
+            output = nn.Module.__call__(root, *inputs)
             self.create_node("output", "output", (self.create_arg(pick(output)),), {})
         constants = {name: value for name, value in vars(root).items() if name not in own}
         return Trace(self.graph, self.values, constants)

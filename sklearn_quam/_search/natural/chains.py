@@ -324,9 +324,13 @@ def chain_steps(
     except KeyError:
         return None
     (rows,) = training.rows
-    parts = [inputs_of_layers(executor.chain, rows[chunk]) for chunk in batches(rows)]
     # The first ones are the rows at the cut themselves: not another copy of them.
-    features = [rows, *(torch.cat(layer) for layer in list(zip(*parts, strict=True))[1:])]
+    widths = [layer.weight.shape[1] for layer in layers[1:]]
+    features = [rows, *(rows.new_empty(len(rows), width) for width in widths)]
+    for chunk in batches(rows):
+        values = inputs_of_layers(executor.chain, rows[chunk])
+        for whole, part in zip(features[1:], values[1:], strict=True):
+            whole[chunk] = part
     influence = Influence(
         tuple(features), tuple(i.inputs for i in inverses), training.weight, start
     )

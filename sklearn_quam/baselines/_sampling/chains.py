@@ -12,6 +12,7 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
+from ..._network.inputs.rows import Inputs, StoredRows
 from ..._network.limits import Limits, accumulation_dtype
 from ..._network.predictions import Prediction
 from ..._posterior.accumulate import Posterior
@@ -40,7 +41,7 @@ class ChainSamples(WeightSamples):
 
     shape: tuple[int, int]
 
-    def rows_at_once(self, inputs: Tensor, limits: Limits) -> int:
+    def rows_at_once(self, inputs: Inputs | StoredRows, limits: Limits) -> int:
         """Return how many rows are worked on together."""
         with torch.no_grad():
             start = {name: value[None] for name, value in self.network.free.start.items()}
@@ -51,7 +52,7 @@ class ChainSamples(WeightSamples):
 
     def sample(
         self,
-        inputs: Tensor,
+        inputs: Inputs,
         original: Prediction,  # noqa: ARG002
         posterior: Posterior,
         question: Question,

@@ -17,6 +17,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from ..._network.cut.split import Pick, SplitModule, split_module
+from ..._network.inputs.rows import Inputs, StoredRows
 from ..._network.likelihood import Likelihood
 from ..._network.limits import Limits, rows_at_once
 from ..._network.predictions import Prediction
@@ -135,7 +136,7 @@ class ThinnedModels:
         The network, cut before its first dropout.
     likelihood : CategoricalLikelihood or GaussianLikelihood
         What its outputs mean.
-    probe : Tensor of shape (n_rows, ...)
+    probe : Inputs
         A few rows to try the models on.
     n_samples : int
         Number of models.
@@ -155,7 +156,7 @@ class ThinnedModels:
 
     split: SplitModule
     likelihood: Likelihood
-    probe: Tensor
+    probe: Inputs
     n_samples: int
     rate: float | None
     seed: int
@@ -170,13 +171,13 @@ class ThinnedModels:
         network = (self.module, self.hooked, likelihood, self.probe)
         return _thinned_again, (*network, (self.n_samples, self.rate, self.seed, self.axes))
 
-    def rows_at_once(self, inputs: Tensor, limits: Limits) -> int:  # noqa: ARG002
+    def rows_at_once(self, inputs: Inputs | StoredRows, limits: Limits) -> int:  # noqa: ARG002
         """Return how many rows are worked on together."""
         return rows_at_once(inputs)
 
     def sample(
         self,
-        inputs: Tensor,
+        inputs: Inputs,
         original: Prediction,  # noqa: ARG002
         posterior: Posterior,
         question: Question,  # noqa: ARG002
@@ -203,7 +204,7 @@ class ThinnedModels:
 
 
 def _thinned_again(
-    module: nn.Module, hooked: str | None, likelihood: Likelihood, probe: Tensor, how: tuple
+    module: nn.Module, hooked: str | None, likelihood: Likelihood, probe: Inputs, how: tuple
 ) -> ThinnedModels:
     """Return models as they were thinned before."""
     split, of_rest = thinned(module, hooked, likelihood, probe)
@@ -213,7 +214,7 @@ def _thinned_again(
 
 
 def thinned(
-    module: nn.Module, hooked: str | None, likelihood: Likelihood, probe: Tensor
+    module: nn.Module, hooked: str | None, likelihood: Likelihood, probe: Inputs
 ) -> tuple[SplitModule, Likelihood]:
     """Cut a network before its first dropout, or before a layer that gets some.
 
@@ -225,7 +226,7 @@ def thinned(
         The layer that dropout is put in front of, in a copy.
     likelihood : Likelihood
         What the network's outputs mean.
-    probe : Tensor of shape (n_rows, ...)
+    probe : Inputs
         A few rows to trace the network with.
 
     Returns
@@ -251,7 +252,7 @@ def dropped_shapes(module: nn.Module, *rows: Tensor) -> list[tuple[int, ...]]:
 
 
 def cut_before_dropout(
-    module: nn.Module, hooked: str | None, probe: Tensor, pick: Pick
+    module: nn.Module, hooked: str | None, probe: Inputs, pick: Pick
 ) -> SplitModule:
     """Return a network, cut before its first dropout."""
     layer = None if hooked is None else module.get_submodule(hooked)
@@ -265,12 +266,13 @@ def cut_before_dropout(
 
     split = split_module(module, (), probe, drops, pick)
     # Tracing loses hooks of the whole module, and does not look into some functions.
-    if len(dropped_shapes(split.rest, *split.at_cut(probe))) < len(dropped_shapes(module, probe)):
+    behind = dropped_shapes(split.rest, *split.at_cut(probe))
+    if len(behind) < len(dropped_shapes(module, *probe.parts)):
         return SplitModule(None, module, "failed")
     return split
 
 
-def axes_of_rows(split: SplitModule, probe: Tensor) -> tuple[int, ...]:
+def axes_of_rows(split: SplitModule, probe: Inputs) -> tuple[int, ...]:
     """Return the axis of the rows for each call of dropout: that which depends on them."""
     shapes = (dropped_shapes(split.rest, *split.at_cut(rows)) for rows in (probe, probe[:-1]))
     axes: list[int] = []

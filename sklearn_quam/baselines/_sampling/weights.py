@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..._network.free import Free, FreeNetwork
+from ..._network.inputs.rows import Inputs, StoredRows
 from ..._network.limits import Limits, rows_at_once, slices
 from ..._network.predictions import Prediction
 from ..._network.reference import TrainingSet
@@ -37,13 +38,13 @@ class WeightSamples:
     weights: Free
     bytes_per_row: int
 
-    def rows_at_once(self, inputs: Tensor, limits: Limits) -> int:
+    def rows_at_once(self, inputs: Inputs | StoredRows, limits: Limits) -> int:
         """Return how many rows are worked on together."""
         return min(rows_at_once(inputs), limits.number_that_fits(self.bytes_per_row))
 
     def sample(
         self,
-        inputs: Tensor,
+        inputs: Inputs,
         original: Prediction,  # noqa: ARG002
         posterior: Posterior,
         question: Question,
@@ -54,7 +55,7 @@ class WeightSamples:
         return {}
 
     @torch.no_grad()
-    def predictions(self, inputs: Tensor, limits: Limits) -> Iterator[Prediction]:
+    def predictions(self, inputs: Inputs, limits: Limits) -> Iterator[Prediction]:
         """Yield what the models predict, as many at once as fit the memory limit."""
         rows = self.network.at_cut(inputs)
         n_models = len(next(iter(self.weights.values())))

@@ -1,0 +1,85 @@
+"""Arrays of any layout: byte order, strides, precision and owner of the memory do not matter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+_NUMPY_TYPES = {
+    torch.float32: np.float32,
+    torch.float64: np.float64,
+    torch.int64: np.int64,
+    torch.bool: np.bool_,
+}
+
+
+def from_tensor(values: Any) -> Any:
+    """Return tensors as arrays on the host; leave everything else to the usual validation."""
+    if not isinstance(values, Tensor):
+        return values
+    values = values.detach().cpu()
+    return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
+
+
+def refuse_masked(values: Any, name: str) -> None:
+    """Refuse an array with a mask: whoever copies it forgets which values are missing."""
+    if isinstance(values, np.ma.MaskedArray):
+        raise ValueError(
+            f"{name} is a masked array, but a network cannot leave values out. Fill them, "
+            f"{name}.filled(value), or pass {name}.filled(np.nan) to a pipeline with an imputer."
+        )
+
+
+def to_tensor(rows: np.ndarray, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return a copy of an array as a tensor.
+
+    Parameters
+    ----------
+    rows : ndarray
+        Numbers in any layout.
+    dtype : torch.dtype
+        Type of the tensor.
+    device : torch.device
+        Where it is to be.
+
+    Returns
+    -------
+    Tensor
+        Of the same shape; it shares no memory with the array.
+    """
+    if rows.dtype.kind == "f" and rows.dtype.itemsize > 8:
+        # Rounded once more, as it would be on the way through a plain array.
+        rows = rows.astype(np.float64)
+    # Too large for the type: whoever asked looks for that.
+    with np.errstate(over="ignore", invalid="ignore"):
+        plain: Any = np.array(rows, dtype=_NUMPY_TYPES[dtype], order="C", copy=True)
+    return torch.from_numpy(plain).to(device)
+
+
+def check_finite(tensor: Tensor, rows: np.ndarray, name: str = "X") -> None:
+    """Refuse missing and infinite values, and those too large for the type of a network.
+
+    Parameters
+    ----------
+    tensor : Tensor
+        What `to_tensor` has made of the rows.
+    rows : ndarray
+        The rows.
+    name : str, default="X"
+        What to call them.
+    """
+    if not tensor.is_floating_point() or bool(torch.isfinite(tensor).all()):
+        return
+    if rows.dtype.kind == "f" and not np.isfinite(rows).all():
+        what = "NaN" if np.isnan(rows).any() else "infinity"
+        raise ValueError(
+            f"Input {name} contains {what}. Leave such rows out, or put an imputer before the "
+            "network in a pipeline."
+        )
+    raise ValueError(
+        f"{name} contains values too large for the network's {tensor.dtype}. "
+        "Scale the data, or convert the network with module.double()."
+    )

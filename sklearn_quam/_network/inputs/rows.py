@@ -1,0 +1,142 @@
+"""Rows as a network takes them: in memory, or read some at a time from where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..predictions import from_arrays, to_arrays
+from .layouts import check_finite, to_tensor
+
+# One tensor for each value that is handed on, each with a row for each row of the input.
+Rows = tuple[Tensor, ...]
+
+
+class Source(Protocol):
+    """What a user passed as X: rows that can be read some at a time."""
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """Names of the inputs, if the network takes them by name."""
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+
+    def read(self, index: Any) -> tuple[np.ndarray, ...]:
+        """Return an array for each input of the network, for a slice or an array of numbers."""
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """Rows in memory, as the network takes them.
+
+    Parameters
+    ----------
+    parts : tuple of Tensor of shape (n_rows, ...)
+        A tensor for each of its inputs.
+    """
+
+    parts: Rows
+
+    @classmethod
+    def of(cls, rows: Inputs | Tensor) -> Inputs:
+        """Return rows as they are, and a tensor as the only input."""
+        return rows if isinstance(rows, cls) else cls((rows,))  # type: ignore[arg-type]
+
+    def __len__(self) -> int:
+        return len(self.parts[0])
+
+    def __getitem__(self, index: Any) -> Inputs:
+        return Inputs(tuple(part[index] for part in self.parts))
+
+    @property
+    def device(self) -> torch.device:
+        """Where the rows are."""
+        return self.parts[0].device
+
+    def numel(self) -> int:
+        """Return how many numbers there are."""
+        return sum(part.numel() for part in self.parts)
+
+    def split(self, size: int) -> Iterator[Inputs]:
+        """Yield consecutive rows, so many at a time."""
+        for start in range(0, len(self), size):
+            yield self[start : start + size]
+
+    def clone(self) -> Inputs:
+        """Return copies."""
+        return Inputs(tuple(part.clone() for part in self.parts))
+
+    def at_least_two(self) -> Inputs:
+        """Return a single row twice: modules that squeeze what they return would lose its axis."""
+        if len(self) != 1:
+            return self
+        return Inputs(tuple(part.repeat_interleave(2, dim=0) for part in self.parts))
+
+    def in_double(self) -> Inputs:
+        """Return the same rows in double precision; indices stay what they are."""
+        return Inputs(tuple(as_double(part) for part in self.parts))
+
+    def describe(self) -> str:
+        """Return shapes and types of a row, to tell a user."""
+        return ", ".join(f"{tuple(p.shape[1:])} given as {p.dtype}" for p in self.parts)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return to_arrays(self.parts)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        object.__setattr__(self, "parts", tuple(from_arrays(state)))
+
+
+@dataclass(frozen=True, eq=False)
+class StoredRows:
+    """Rows that are read, some at a time, when they are asked for.
+
+    Parameters
+    ----------
+    source : Source
+        Where they are.
+    dtypes : tuple of torch.dtype
+        What the network takes each of its inputs as.
+    device : torch.device
+        Where it runs.
+    """
+
+    source: Source
+    dtypes: tuple[torch.dtype, ...]
+    device: torch.device
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: Any) -> Inputs:
+        """Return some of the rows, by a slice or by their numbers."""
+        if isinstance(index, Tensor):
+            index = index.cpu().numpy()
+        arrays = self.source.read(index)
+        tensors = []
+        for array, dtype in zip(arrays, self.dtypes, strict=True):
+            tensor = to_tensor(array, dtype, self.device)
+            check_finite(tensor, array)
+            tensors.append(tensor)
+        return Inputs(tuple(tensors))
+
+    def split(self, size: int) -> Iterator[Inputs]:
+        """Yield consecutive rows, so many at a time."""
+        for start in range(0, len(self), size):
+            yield self[start : start + size]
+
+    def in_double(self) -> StoredRows:
+        """Return the same rows in double precision; indices stay what they are."""
+        wider = tuple(torch.float64 if t.is_floating_point else t for t in self.dtypes)
+        return replace(self, dtypes=wider)
+
+
+def as_double(tensor: Tensor) -> Tensor:
+    """Return real numbers in double precision, and others as they are."""
+    return tensor.double() if tensor.is_floating_point() else tensor

@@ -1,0 +1,111 @@
+"""What users pass as X and y, checked."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+from sklearn.utils import check_array, check_consistent_length
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import column_or_1d, validate_data
+
+from .._network.adapters import is_torch, split_pipeline
+from .._network.inputs.layouts import from_tensor, refuse_masked
+from .._network.inputs.rows import Source, StoredRows
+from .._network.inputs.sources import StoredDataset, open_source
+from .._network.reference import ReferenceModel, as_dense, transformed
+
+
+def check_training_data(
+    method: Any, X: Any, y: Any, estimator: Any
+) -> tuple[Any, np.ndarray, Source | None]:
+    """Return data and targets, and what to read the data from if they are no plain array.
+
+    Parameters
+    ----------
+    method : NetworkEstimator
+        What is fitted; it gets ``n_features_in_`` and ``feature_names_in_``.
+    X, y : object
+        What the user passed.
+    estimator : object
+        What holds the network, or is to be trained.
+
+    Returns
+    -------
+    tuple
+        X and y, validated, and a source or None.
+    """
+    X, source = from_tensor(X), open_source(X)
+    if y is None and isinstance(source, StoredDataset):
+        y = source.targets()
+    refuse_masked(y, "y")
+    y = from_tensor(y)
+    regression = method._task == "regressor"
+    any_ndim = is_torch(estimator)
+    if source is None and split_pipeline(estimator)[0] is None:
+        X = X if any_ndim else as_dense(X)
+        X, y = validate_data(
+            method, X, y, allow_nd=any_ndim, multi_output=regression, y_numeric=regression
+        )
+    else:
+        if source is None:
+            # The transformers know best what they accept: text, missing values, categories.
+            validate_data(method, X, y, skip_check_array=True)
+        else:
+            _check_source(method, source, reset=True, any_ndim=any_ndim)
+        check_consistent_length(X if source is None else source, y)
+        if regression:
+            y = check_array(y, ensure_2d=False, input_name="y")
+        else:
+            y = column_or_1d(y, warn=True)
+    if not regression:
+        check_classification_targets(y)
+    return X, y, source
+
+
+def check_rows(method: Any, X: Any, reference: ReferenceModel) -> StoredRows:
+    """Return rows as a network takes them.
+
+    Parameters
+    ----------
+    method : NetworkEstimator
+        Knows how many features there are.
+    X : object
+        What the user passed.
+    reference : ReferenceModel
+        The network.
+
+    Returns
+    -------
+    StoredRows
+        The rows, read when they are asked for.
+    """
+    X, source = from_tensor(X), open_source(X, len(reference.input_dtypes))
+    if source is not None:
+        _check_source(method, source, reset=False, any_ndim=reference.any_ndim)
+    elif reference.transformers is None:
+        X = X if reference.any_ndim else as_dense(X)
+        X = validate_data(method, X, reset=False, allow_nd=reference.any_ndim)
+    else:
+        validate_data(method, X, reset=False, skip_check_array=True)
+    return reference.inputs(transformed(reference.transformers, X, source))
+
+
+def _check_source(method: Any, source: Source, *, reset: bool, any_ndim: bool) -> None:
+    """Check the first rows of what is read some at a time; others when they are read."""
+    if not len(source):
+        raise ValueError("Found array with 0 sample(s) while a minimum of 1 is required.")
+    parts, again = source.read(slice(0, 4)), source.read(slice(0, 4))
+    if not all(map(partial(np.array_equal, equal_nan=True), parts, again)):
+        raise ValueError(
+            "X returns other values when it is read again. Switch random augmentation off."
+        )
+    if len(parts) == 1 and source.names is None:
+        validate_data(method, parts[0], reset=reset, allow_nd=any_ndim, ensure_all_finite=False)
+    elif not any_ndim:
+        raise TypeError("X holds several inputs, but this network takes a single table.")
+    elif reset:
+        # Columns are those of a single table.
+        for name in ("n_features_in_", "feature_names_in_"):
+            method.__dict__.pop(name, None)

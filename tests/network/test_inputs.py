@@ -1,0 +1,577 @@
+"""Data of any kind: the same rows give the same numbers, whatever holds them."""
+
+import copy
+import pickle
+
+import joblib
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from skorch import NeuralNetClassifier
+from skorch.helper import SliceDataset, SliceDict
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
+
+import sklearn_quam
+from sklearn_quam import (
+    LinearSearch,
+    NaturalSearch,
+    PenaltySearch,
+    QUAMClassifier,
+    QUAMRegressor,
+    ReferenceClassifier,
+)
+from tests.test_contract import METHODS
+
+RANDOM = np.random.default_rng(0)
+N_ROWS = 24
+# Halves and small numbers: half precision holds them exactly.
+X = RANDOM.integers(-4, 5, size=(N_ROWS, 4)) / 2.0
+Y = np.arange(N_ROWS) % 3
+# A quick search, and one that looks at training rows.
+QUICK = NaturalSearch(n_steps=2, n_rows=8)
+
+
+def mlp():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+
+
+def fitted(x, y=Y, network=None, kind=QUAMClassifier, **arguments):
+    if kind is QUAMClassifier:
+        arguments.setdefault("search", QUICK)
+    network = mlp() if network is None else network
+    return kind(network, random_state=0, **arguments).fit(x, y)
+
+
+def uncertainties(est, x):
+    return np.stack(est.predict_uncertainty(x))
+
+
+@pytest.fixture(scope="module")
+def plain():
+    """Return a fitted estimator, and what it says about the rows as a plain array."""
+    est = fitted(X)
+    return est, uncertainties(est, X)
+
+
+# -- layouts of arrays ---------------------------------------------------------------------
+
+
+class OldProtocol:
+    """An object that numpy can make an array of, and nothing more."""
+
+    def __array__(self, dtype=None, copy=None):
+        return np.array(X, dtype=dtype)
+
+
+def as_tensor(x):
+    return torch.tensor(np.array(x, dtype=float))
+
+
+LAYOUTS = {
+    "reversed": lambda x: x[::-1].copy()[::-1],
+    "columns reversed": lambda x: x[:, ::-1].copy()[:, ::-1],
+    "byte-swapped": lambda x: x.astype(x.dtype.newbyteorder()),
+    "read-only": lambda x: np.frombuffer(x.tobytes(), x.dtype).reshape(x.shape),
+    "fortran": np.asfortranarray,
+    "strided": lambda x: np.repeat(x, 2, axis=0)[::2],
+    "broadcast": lambda x: np.broadcast_to(x[None], (2, *x.shape))[1],
+    "float16": lambda x: x.astype(np.float16),
+    "float32": lambda x: x.astype(np.float32),
+    "longdouble": lambda x: x.astype(np.longdouble),
+    "swapped float32": lambda x: x.astype(">f4"),
+    "object": lambda x: x.astype(object),
+    "matrix of lists": lambda x: x.tolist(),
+    "frame": pd.DataFrame,
+    "Float64 frame": lambda x: pd.DataFrame(x).astype("Float64"),
+    "Float32 frame": lambda x: pd.DataFrame(x).astype("Float32"),
+    "mixed frame": lambda x: pd.DataFrame(x).astype({0: "float32", 1: "Float64"}),
+    "tensor": as_tensor,
+    "half tensor": lambda x: as_tensor(x).half(),
+    "bfloat16 tensor": lambda x: as_tensor(x).bfloat16(),
+    "transposed tensor": lambda x: as_tensor(x.T).T,
+    "tensor with gradient": lambda x: as_tensor(x).requires_grad_(),
+}
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.sampled_from(sorted(LAYOUTS)),
+    st.sampled_from(sorted(LAYOUTS)),
+    st.sampled_from(sorted(LAYOUTS)),
+)
+def test_the_layout_of_an_array_does_not_matter(plain, first, second, asked):
+    est, expected = plain
+
+    def laid_out(x):
+        once = LAYOUTS[first](x)
+        return LAYOUTS[second](once) if isinstance(once, np.ndarray) else once
+
+    np.testing.assert_array_equal(uncertainties(est, laid_out(X)), expected)
+    if first == asked:  # fitting takes longer
+        np.testing.assert_array_equal(uncertainties(fitted(laid_out(X)), X), expected)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_an_estimator_is_fitted_to_any_layout(plain, layout):
+    est = fitted(LAYOUTS[layout](X))
+    np.testing.assert_array_equal(uncertainties(est, X), plain[1])
+
+
+def test_rows_in_reverse_order_are_answered_in_reverse_order(plain):
+    est, expected = plain
+    np.testing.assert_allclose(uncertainties(est, X[::-1]), expected[:, ::-1], rtol=1e-5)
+
+
+def test_flipped_images():
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 3))
+    images = RANDOM.normal(size=(12, 1, 4, 4)).astype(np.float32)
+    flipped = images[:, :, ::-1, ::-1]
+    est = fitted(flipped, Y[:12], network)
+    expected = uncertainties(fitted(flipped.copy(), Y[:12], network), flipped.copy())
+    np.testing.assert_array_equal(uncertainties(est, flipped), expected)
+
+
+@pytest.mark.parametrize(
+    "y",
+    [
+        Y[::-1].copy()[::-1],
+        Y.astype(Y.dtype.newbyteorder()),
+        pd.Series(Y, dtype="Int64"),
+        pd.Series(Y, dtype="category"),
+        torch.tensor(Y),
+        Y.astype(np.int8),
+        Y.tolist(),
+    ],
+    ids=lambda y: f"{type(y).__name__}, {getattr(y, 'dtype', '')}",
+)
+def test_the_layout_of_targets_does_not_matter(plain, y):
+    np.testing.assert_array_equal(uncertainties(fitted(X, y), X), plain[1])
+
+
+def test_masked_arrays_are_refused_with_what_to_do(plain):
+    masked = np.ma.masked_array(X, mask=X > 1)
+    for call in (lambda: fitted(masked), lambda: uncertainties(plain[0], masked)):
+        with pytest.raises(ValueError, match=r"X is a masked array.*filled"):
+            call()
+    with pytest.raises(ValueError, match=r"y is a masked array.*filled"):
+        fitted(X, np.ma.masked_array(Y, mask=Y > 1))
+
+
+# -- several inputs ------------------------------------------------------------------------
+
+
+class TwoInputs(nn.Module):
+    """A text and a table: indices, a mask, and numbers, with an option that nobody passes."""
+
+    def __init__(self, n_out=3):
+        super().__init__()
+        torch.manual_seed(0)
+        self.words = nn.Embedding(7, 5)
+        self.drop = nn.Dropout(0.2)
+        self.body = nn.Linear(7, 6)
+        self.head = nn.Linear(6, n_out)
+
+    def forward(self, ids, mask, table, scale=None):
+        words = self.words(ids) * mask[..., None]
+        text = words.sum(dim=1) / mask.sum(dim=1, keepdim=True)
+        values = torch.cat([text, table], dim=1)
+        if scale is not None:
+            values = values * scale
+        return self.head(self.drop(torch.relu(self.body(values))))
+
+
+class ByKeyword(TwoInputs):
+    def forward(self, *, ids, mask, table):
+        return super().forward(ids, mask, table)
+
+
+IDS = RANDOM.integers(0, 7, size=(N_ROWS, 4))
+MASK = (np.arange(4) <= RANDOM.integers(0, 4, size=(N_ROWS, 1))).astype(int)
+TABLE = RANDOM.normal(size=(N_ROWS, 2))
+PARTS = {"ids": IDS, "mask": MASK, "table": TABLE}
+VALUES = np.stack([IDS[:, 0] + TABLE[:, 0], TABLE[:, 1]], axis=1)
+
+
+def some(parts, rows):
+    return {name: part[rows] for name, part in parts.items()}
+
+
+CONTAINERS = {
+    "dict": lambda parts: parts,
+    "dict in another order": lambda parts: dict(reversed(parts.items())),
+    "tensors": lambda parts: {name: torch.as_tensor(part) for name, part in parts.items()},
+    "SliceDict": lambda parts: SliceDict(**parts),
+    "tuple": lambda parts: tuple(parts.values()),
+    "list": lambda parts: list(parts.values()),
+    "layouts": lambda parts: tuple(p[::-1].copy()[::-1] for p in parts.values()),
+    "TensorDataset": lambda parts: TensorDataset(*map(torch.as_tensor, parts.values())),
+    "dataset of dicts": lambda parts: Items(parts),
+}
+
+
+class Items(Dataset):
+    """Items by number: named inputs, or a pair with the target."""
+
+    def __init__(self, inputs, targets=None):
+        self.inputs, self.targets = inputs, targets
+
+    def __len__(self):
+        whole = self.inputs
+        return len(next(iter(whole.values()))) if isinstance(whole, dict) else len(whole)
+
+    def __getitem__(self, number):
+        if isinstance(self.inputs, dict):
+            item = {name: part[number] for name, part in self.inputs.items()}
+        else:
+            item = self.inputs[number]
+        return item if self.targets is None else (item, self.targets[number])
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
+def test_every_method_takes_several_inputs(method):
+    classifier = method.kind._task == "classifier"
+    network = TwoInputs(3 if classifier else 2)
+    arguments = method.arguments
+    arguments = arguments(network) if callable(arguments) else arguments
+    est = method.kind(network, random_state=0, **arguments).fit(PARTS, Y if classifier else VALUES)
+    whole = uncertainties(est, PARTS)
+    assert whole.shape == (3, N_ROWS)
+    assert np.isfinite(whole).all()
+    rows = slice(5, 9)
+    np.testing.assert_allclose(
+        uncertainties(est, some(PARTS, rows)), whole[:, rows], rtol=1e-4, atol=1e-6
+    )
+    again = pickle.loads(pickle.dumps(est))
+    np.testing.assert_array_equal(uncertainties(again, PARTS), whole)
+    assert not hasattr(est, "n_features_in_")
+
+
+@pytest.fixture(scope="module")
+def expected():
+    est = fitted(PARTS, network=TwoInputs())
+    return est.predict_proba(PARTS), uncertainties(est, PARTS)
+
+
+@pytest.mark.parametrize("asked", CONTAINERS)
+def test_all_containers_of_the_same_inputs_say_the_same(asked, expected):
+    names = "dict" in asked.lower() or asked == "tensors"
+    est = fitted(PARTS if names else tuple(PARTS.values()), network=TwoInputs())
+    X = CONTAINERS[asked](PARTS)
+    np.testing.assert_array_equal(est.predict_proba(X), expected[0])
+    np.testing.assert_array_equal(uncertainties(est, X), expected[1])
+    if asked != "TensorDataset":  # whose last tensor is the target
+        est = fitted(X, network=TwoInputs())
+        np.testing.assert_allclose(uncertainties(est, X), expected[1], rtol=1e-6)
+
+
+@pytest.mark.parametrize("parameters", ["all", "last_layer", "auto"])
+def test_networks_with_keywords_only(parameters, expected):
+    est = fitted(PARTS, network=ByKeyword(), parameters=parameters)
+    if parameters == "auto":
+        np.testing.assert_array_equal(uncertainties(est, PARTS), expected[1])
+    (models,) = est.adversarial_models(some(PARTS, slice(3, 4)))
+    network = ByKeyword().eval()
+    network.load_state_dict(models[0]["state_dict"])
+    inputs = {name: torch.as_tensor(part[3:4]) for name, part in PARTS.items()}
+    inputs["table"] = inputs["table"].float()
+    proba = network(**inputs).softmax(dim=1)[0].detach()
+    np.testing.assert_allclose(proba, models[0]["prediction"], rtol=1e-4, atol=1e-6)
+
+
+def test_the_network_is_cut_behind_its_inputs():
+    est = fitted(PARTS, network=TwoInputs(), parameters="last_layer")
+    assert (est.cut_, est.execution_) == ("inside", "matmul")
+    assert est.parameter_names_ == ["head.weight", "head.bias"]
+
+
+@pytest.mark.parametrize("backend", ["threading", "loky"])
+def test_workers_get_several_inputs(backend, expected):
+    est = fitted(PARTS, network=TwoInputs(), n_jobs=2)
+    with joblib.parallel_config(backend=backend):
+        np.testing.assert_allclose(uncertainties(est, PARTS), expected[1], rtol=1e-5, atol=1e-7)
+
+
+def test_little_memory_says_the_same_about_several_inputs(expected):
+    est = fitted(PARTS, network=TwoInputs(), memory_limit="100KB")
+    np.testing.assert_allclose(uncertainties(est, PARTS), expected[1], rtol=1e-5, atol=1e-7)
+
+
+def test_a_skorch_net_is_trained_on_named_inputs():
+    parts = {name: p.astype(np.float32) if p.dtype == float else p for name, p in PARTS.items()}
+    net = NeuralNetClassifier(
+        TwoInputs, criterion=nn.CrossEntropyLoss, max_epochs=2, train_split=None, verbose=0
+    )
+    net.set_params(module__n_out=3)
+    est = QUAMClassifier(net, search=QUICK, random_state=0)
+    search = GridSearchCV(est, {"search__n_rows": [4, 8]}, cv=2)
+    search.fit(SliceDict(**parts), np.array(["a", "b", "c"])[Y])
+    assert set(search.predict(parts)) <= {"a", "b", "c"}
+    assert np.isfinite(uncertainties(search.best_estimator_, parts)).all()
+
+
+def test_what_is_wrong_with_several_inputs_is_said():
+    est = fitted(PARTS, network=TwoInputs())
+    with pytest.raises(ValueError, match=r"different numbers of rows.*'ids': 24.*'table': 5"):
+        est.predict({**PARTS, "table": TABLE[:5]})
+    with pytest.raises(ValueError, match=r"inputs named \['ids', 'mask'\].*fitted with named"):
+        est.predict({"ids": IDS, "mask": MASK})
+    with pytest.raises(ValueError, match="without names"):
+        est.predict((IDS, MASK, TABLE))
+    with pytest.raises(ValueError, match="contains NaN"):
+        est.predict({**PARTS, "table": np.where(TABLE > 0, TABLE, np.nan)})
+    with pytest.raises(ValueError, match=r"'ids'.*masked array"):
+        est.predict({**PARTS, "ids": np.ma.masked_array(IDS)})
+    with pytest.raises(ValueError, match="0 sample"):
+        est.predict(some(PARTS, slice(0, 0)))
+    with pytest.raises(ValueError, match="array of numbers"):
+        est.predict({**PARTS, "table": TABLE.astype(str)})
+    with pytest.raises(ValueError, match="inconsistent numbers"):
+        fitted(PARTS, Y[:5], TwoInputs())
+    with pytest.raises(TypeError, match="single table"):
+        ReferenceClassifier(LogisticRegression().fit(X, Y)).fit((X, X), Y)
+    with pytest.raises(ValueError, match="cannot process 2 inputs"):
+        fitted((X, X))
+
+
+# -- data sets -----------------------------------------------------------------------------
+
+
+class Walk(IterableDataset):
+    def __iter__(self):
+        return iter(X)
+
+
+def tensor(values):
+    return torch.tensor(values, dtype=torch.float32)
+
+
+SETS = {
+    "TensorDataset": TensorDataset(tensor(X), torch.tensor(Y)),
+    "items": Items(tensor(X), Y),
+    "arrays": Items(X, Y),
+    "Subset": Subset(Items(np.repeat(X, 2, axis=0), np.repeat(Y, 2)), range(0, 2 * N_ROWS, 2)),
+    "loader": DataLoader(TensorDataset(tensor(X), torch.tensor(Y)), batch_size=5),
+    "shuffling loader": DataLoader(TensorDataset(tensor(X), torch.tensor(Y)), shuffle=True),
+}
+
+
+@pytest.mark.parametrize("kind", SETS)
+def test_data_sets_bring_their_targets(kind, plain):
+    est = fitted(SETS[kind], None)
+    assert est.n_features_in_ == 4
+    np.testing.assert_array_equal(uncertainties(est, X), plain[1])
+    np.testing.assert_array_equal(uncertainties(plain[0], SETS[kind]), plain[1])
+
+
+def test_slices_of_data_sets_go_through_a_grid_search(plain):
+    x, y = SliceDataset(SETS["items"]), SliceDataset(SETS["items"], idx=1)
+    np.testing.assert_array_equal(uncertainties(plain[0], x), plain[1])
+    np.testing.assert_array_equal(uncertainties(plain[0], x[4:9]), uncertainties(plain[0], X[4:9]))
+    est = fitted(x, np.asarray(y))
+    np.testing.assert_array_equal(uncertainties(est, X), plain[1])
+    grid = GridSearchCV(est, {"search__n_rows": [4]}, cv=2).fit(x, np.asarray(y))
+    assert np.isfinite(grid.cv_results_["mean_test_score"]).all()
+
+
+def test_data_sets_without_targets(plain):
+    for rows in (TensorDataset(tensor(X)), Items(tensor(X))):
+        np.testing.assert_array_equal(uncertainties(plain[0], rows), plain[1])
+        np.testing.assert_array_equal(uncertainties(fitted(rows, Y), X), plain[1])
+        with pytest.raises(ValueError, match="y is None, and the items"):
+            fitted(rows, None)
+
+
+def test_several_inputs_and_a_target(expected):
+    for items in (
+        Items(PARTS, Y),
+        DataLoader(Items(PARTS, Y), batch_size=7),
+    ):
+        est = fitted(items, None, TwoInputs())
+        np.testing.assert_array_equal(uncertainties(est, items), expected[1])
+    tensors = TensorDataset(*map(torch.as_tensor, PARTS.values()), torch.tensor(Y))
+    est = fitted(tensors, None, TwoInputs())
+    np.testing.assert_array_equal(uncertainties(est, tensors), expected[1])
+
+
+def test_regressors_take_data_sets_too():
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2))
+    values = X[:, :2]
+    items = TensorDataset(tensor(X), tensor(values))
+    by_set = sklearn_quam.LaplaceRegressor(network, n_samples=8, random_state=0)
+    by_array = copy.deepcopy(by_set).fit(X, values)
+    by_set.fit(items, None, X_val=items, y_val=values)
+    np.testing.assert_allclose(by_set.noise_variance_, by_array.noise_variance_, rtol=1e-5)
+    np.testing.assert_allclose(uncertainties(by_set, items), uncertainties(by_array, X), rtol=1e-4)
+
+
+class Augmented(Items):
+    def __getitem__(self, number):
+        return super().__getitem__(number) + torch.rand(4)
+
+
+def test_data_that_cannot_be_read_again_are_refused(plain):
+    with pytest.raises(ValueError, match="augmentation"):
+        plain[0].predict(Augmented(tensor(X)))
+    with pytest.raises(TypeError, match="walked through"):
+        plain[0].predict(Walk())
+    loader = DataLoader(SETS["items"], sampler=torch.utils.data.SubsetRandomSampler([1, 2]))
+    with pytest.raises(TypeError, match="Subset"):
+        plain[0].predict(loader)
+    with pytest.raises(ValueError, match="features"):
+        plain[0].predict(TensorDataset(tensor(X[:, :3])))
+
+
+# -- on disk, and elsewhere ----------------------------------------------------------------
+
+
+@pytest.fixture
+def mapped(tmp_path):
+    np.save(tmp_path / "x.npy", X)
+    return np.load(tmp_path / "x.npy", mmap_mode="r")
+
+
+@pytest.mark.parametrize("network", ["module", "pipeline"])
+def test_mapped_arrays(mapped, network):
+    net = make_pipeline(StandardScaler(), LogisticRegression()).fit(X, Y)
+    net = mlp() if network == "module" else net
+    est = fitted(X, network=net)
+    want = uncertainties(est, X)
+    np.testing.assert_array_equal(uncertainties(est, mapped), want)
+    np.testing.assert_array_equal(uncertainties(fitted(mapped, network=net), mapped), want)
+    np.testing.assert_array_equal(uncertainties(est, mapped[::-1]), uncertainties(est, X[::-1]))
+    bad = np.array(mapped)
+    bad[-1, 0] = np.nan
+    np.save(mapped.filename, bad)
+    with pytest.raises(ValueError, match="NaN"):
+        est.predict(np.load(mapped.filename, mmap_mode="r"))
+
+
+def test_changes_of_a_private_map_are_seen(mapped, plain):
+    private = np.load(mapped.filename, mmap_mode="c")
+    private[0] = 1.0
+    changed = X.copy()
+    changed[0] = 1.0
+    np.testing.assert_array_equal(
+        uncertainties(plain[0], private), uncertainties(plain[0], changed)
+    )
+    np.testing.assert_array_equal(private, changed)
+
+
+def test_dask_arrays_are_computed_in_chunks(plain):
+    dask = pytest.importorskip("dask.array")
+    x = dask.from_array(X, chunks=(5, 4))
+    est = fitted(x)
+    np.testing.assert_array_equal(uncertainties(est, x), plain[1])
+    np.testing.assert_array_equal(uncertainties(est, X), plain[1])
+    with pytest.raises(ValueError, match="compute_chunk_sizes"):
+        est.predict(x[x[:, 0] > 0])
+
+
+class Watched(Dataset):
+    """Counts how many rows are held at once, as arrays of its own."""
+
+    largest = 0
+
+    def __init__(self, n_rows):
+        self.n_rows = n_rows
+
+    def __len__(self):
+        return self.n_rows
+
+    def __getitems__(self, numbers):
+        Watched.largest = max(Watched.largest, len(numbers))
+        return [torch.full((4,), float(number % 7)) for number in numbers]
+
+    def __getitem__(self, number):
+        return torch.full((4,), float(number % 7))
+
+
+def test_data_are_read_in_chunks():
+    n_rows = 10_000
+    est = ReferenceClassifier(mlp()).fit(Watched(n_rows), np.arange(n_rows) % 3)
+    est.predict_uncertainty(Watched(n_rows))
+    assert 1 < Watched.largest < n_rows
+
+
+@pytest.mark.parametrize("search", [QUICK, LinearSearch(), PenaltySearch(n_steps=3)])
+@pytest.mark.parametrize("kind", [QUAMClassifier, QUAMRegressor])
+def test_containers_of_the_same_rows_say_the_same(search, kind, mapped):
+    dask = pytest.importorskip("dask.array")
+    y = Y if kind is QUAMClassifier else X[:, :3]
+    est = kind(mlp(), search=search, random_state=0).fit(X, y)
+    want = uncertainties(est, X)
+    for rows in (
+        (tensor(X),),
+        TensorDataset(tensor(X)),
+        DataLoader(Items(tensor(X)), batch_size=4),
+        SliceDataset(Items(tensor(X), y)),
+        dask.from_array(X, chunks=7),
+        mapped,
+        pd.DataFrame(X),
+    ):
+        other = kind(mlp(), search=search, random_state=0).fit(rows, y)
+        np.testing.assert_array_equal(uncertainties(other, rows), want)
+
+
+# -- what is kept --------------------------------------------------------------------------
+
+
+def size(est):
+    return len(pickle.dumps(est, protocol=5))
+
+
+@pytest.mark.parametrize("search", ["natural", "linear", "penalty"])
+def test_raw_rows_are_not_stored_where_the_network_is_cut_behind_them(search):
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(900, 3, bias=False), nn.ReLU(), nn.Linear(3, 3))
+    images = RANDOM.normal(size=(500, 1, 30, 30)).astype(np.float32)
+    est = fitted(images, np.arange(500) % 3, network, parameters="last_layer", search=search)
+    raw = images.nbytes
+    assert size(est) < raw / 10
+    uncertainties(est, images[:2])
+    assert size(est) < raw / 10
+
+
+def test_nothing_is_stored_twice():
+    rows = RANDOM.normal(size=(2000, 50)).astype(np.float32)
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(50, 4), nn.ReLU(), nn.Linear(4, 3))
+    est = fitted(rows, np.arange(2000) % 3, network)
+    once = size(est)
+    assert once < 1.5 * rows.nbytes
+    again = pickle.loads(pickle.dumps(est, protocol=5))
+    assert size(again) < 1.01 * once
+    assert size(copy.deepcopy(est)) < 1.01 * once
+    np.testing.assert_array_equal(uncertainties(again, rows[:3]), uncertainties(est, rows[:3]))
+
+
+def test_a_sample_of_the_training_rows_stands_for_all():
+    rows = RANDOM.normal(size=(300, 4)).astype(np.float32)
+    y, weight = np.arange(300) % 3, RANDOM.random(300)
+    est = fitted(rows, y, max_training_rows=40)
+    assert len(est._fitted.models.problem.training) == 40
+    assert est.n_training_rows_ == 300
+    assert size(est) < size(fitted(rows, y))
+    kept = est._fitted.models.problem.training
+    (numbers,) = np.nonzero((rows[:, None] == kept.rows[0].numpy()).all(axis=2).any(axis=1))
+    by_hand = fitted(rows[numbers], y[numbers], n_training_rows=300)
+    np.testing.assert_allclose(
+        uncertainties(est, rows[:9]), uncertainties(by_hand, rows[:9]), rtol=1e-5
+    )
+    assert est.reference_loss_ == fitted(rows, y).reference_loss_
+    enough = uncertainties(fitted(rows, y, max_training_rows=300), rows[:9])
+    np.testing.assert_array_equal(enough, uncertainties(fitted(rows, y), rows[:9]))
+    weighted = QUAMClassifier(mlp(), search=QUICK, max_training_rows=40, random_state=0)
+    weighted.fit(rows, y, sample_weight=weight)
+    assert len(weighted._fitted.models.problem.training.weight) == 40
