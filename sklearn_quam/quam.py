@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any, ClassVar
 
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -62,6 +62,10 @@ class QUAMClassifier(AdversarialSearch, BaseUncertaintyClassifier):
         Scale of what models cost (T in the paper), in nats of the whole training set: a model
         weighs exp(-cost / temperature), where a cost below zero counts as zero. "auto" is 30, which
         ranks rows best, 10 in penalty search and 1, as in the Bayesian posterior, in linear search.
+    forecast_temperature : float, default=0.01
+        The same for the average that predicts in ``setting="expected"``, in ``predict`` and
+        ``predict_proba``. What ranks rows best gives rivals too much weight for a forecast: only
+        models that cost next to nothing count here. Uncertainties are not touched by it.
     slack : float, default=None
         Largest cost, in nats of the whole training set, at which a model still counts as one that
         explains the data (gamma in the paper); None means 10.
@@ -151,6 +155,7 @@ class QUAMClassifier(AdversarialSearch, BaseUncertaintyClassifier):
         **BaseUncertaintyClassifier._parameter_constraints,
         **AdversarialSearch._search_constraints,
         "sampling": [StrOptions({"auto", *SAMPLERS})],
+        "forecast_temperature": [Interval(Real, 0, None, closed="neither")],
         "targets": [
             StrOptions({"auto", "all", "untargeted"}),
             Interval(Integral, 1, None, closed="left"),
@@ -177,6 +182,7 @@ class QUAMClassifier(AdversarialSearch, BaseUncertaintyClassifier):
         targets: Any = "auto",
         sampling: str = "auto",
         temperature: float | str = "auto",
+        forecast_temperature: float = 0.01,
         slack: float | None = None,
         n_training_rows: int | None = None,
         max_training_rows: int | None = None,
@@ -195,6 +201,7 @@ class QUAMClassifier(AdversarialSearch, BaseUncertaintyClassifier):
         self.targets = targets
         self.sampling = sampling
         self.temperature = temperature
+        self.forecast_temperature = forecast_temperature
         self.slack = slack
         self.n_training_rows = n_training_rows
         self.max_training_rows = max_training_rows
@@ -208,6 +215,9 @@ class QUAMClassifier(AdversarialSearch, BaseUncertaintyClassifier):
 
     def _choose_targets(self) -> Targets:
         return class_targets(self.classes_, self.targets)
+
+    def _forecast_temperature(self, n_rows: int) -> float:
+        return self.forecast_temperature / n_rows
 
 
 class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):

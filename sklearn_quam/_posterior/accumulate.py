@@ -48,7 +48,12 @@ class Posterior:
         self._has_features = n_features <= _MAX_FEATURES
         self._n_diverged = torch.zeros(n_rows, dtype=torch.long, device=device)
 
-    def update(self, prediction: Any, log_weights: Tensor | None = None) -> None:
+    def update(
+        self,
+        prediction: Any,
+        log_weights: Tensor | None = None,
+        forecast_log_weights: Tensor | None = None,
+    ) -> None:
         """Add sampled models.
 
         Parameters
@@ -57,6 +62,9 @@ class Posterior:
             What the sampled models predict, (n_models, n_rows).
         log_weights : Tensor of shape (n_models, n_rows), default=None
             Logarithms of their unnormalised weights; None weighs them all alike.
+        forecast_log_weights : Tensor of shape (n_models, n_rows), default=None
+            The same for the average that predicts; None where it is the same. Only classes have
+            such an average.
         """
         raise NotImplementedError
 
@@ -120,6 +128,7 @@ class CategoricalPosterior(Posterior):
     def __init__(self, original: Categorical) -> None:
         self._original = _normalised(original)
         self._averages: list[Tensor] = []
+        self._forecast: WeightedMean | None = None
         super().__init__(len(original), 1 + original.n_outputs, original.device)
 
     def add_average(self, average: Categorical) -> None:
@@ -132,16 +141,13 @@ class CategoricalPosterior(Posterior):
         """
         self._averages.append(_normalised(average).log_proba)
 
-    def update(self, prediction: Categorical, log_weights: Tensor | None = None) -> None:
-        """Add sampled models.
-
-        Parameters
-        ----------
-        prediction : Categorical
-            What the sampled models predict, (n_models, n_rows).
-        log_weights : Tensor of shape (n_models, n_rows), default=None
-            Logarithms of their unnormalised weights; None weighs them all alike.
-        """
+    def update(
+        self,
+        prediction: Categorical,
+        log_weights: Tensor | None = None,
+        forecast_log_weights: Tensor | None = None,
+    ) -> None:
+        """Add sampled models; see `Posterior.update`."""
         prediction, log_weights = self._left_out(prediction, log_weights)
         prediction = _normalised(prediction)
         self._means.add_weights(log_weights)
@@ -151,6 +157,13 @@ class CategoricalPosterior(Posterior):
         self._means.add("divergence", _divergence(self._original, prediction, proba), error=True)
         if self._has_features:
             self._means.add("features", torch.cat([entropy[..., None], proba], -1), error=True)
+        if forecast_log_weights is not None:
+            if self._forecast is None:
+                self._forecast = WeightedMean(len(self._original), self._original.device)
+            # Who is left out has no weight here either.
+            left_out = log_weights == -torch.inf
+            self._forecast.add_weights(forecast_log_weights.masked_fill(left_out, -torch.inf))
+            self._forecast.add("proba", proba)
 
     def _spread_coefficients(self) -> Tensor:
         # KL(p || mean) is minus the entropy of p, minus the sum of p log mean.
@@ -162,6 +175,12 @@ class CategoricalPosterior(Posterior):
         """Return the setting's prediction for the rows."""
         if setting == "given":
             return self._original
+        if self._forecast is not None:
+            return Categorical(self._forecast.mean("proba").log())
+        return self._average()
+
+    def _average(self) -> Categorical:
+        """Return the average of the models as far as uncertainties weigh them."""
         if self._averages:
             averages = torch.stack(self._averages)
             return Categorical(torch.logsumexp(averages, dim=0) - math.log(len(averages)))
@@ -177,7 +196,7 @@ class CategoricalPosterior(Posterior):
             aleatoric = self._original.entropy()
             return _additive(aleatoric, self._means.mean("divergence"))
         aleatoric = self._means.mean("entropy")
-        epistemic = self.prediction("expected").entropy() - aleatoric
+        epistemic = self._average().entropy() - aleatoric
         # Where all models agree, rounding alone would rank rows.
         noise = _ROUNDING * torch.finfo(epistemic.dtype).eps * (1 + aleatoric)
         return _additive(aleatoric, torch.where(epistemic < noise, 0.0, epistemic))
@@ -202,16 +221,14 @@ class GaussianPosterior(Posterior):
         super().__init__(len(original), 4 * original.n_outputs, original.device)
         self._components: tuple[Tensor, Tensor, Tensor] | None = None
 
-    def update(self, prediction: Gaussian, log_weights: Tensor | None = None) -> None:
-        """Add sampled models.
-
-        Parameters
-        ----------
-        prediction : Gaussian
-            What the sampled models predict, (n_models, n_rows).
-        log_weights : Tensor of shape (n_models, n_rows), default=None
-            Logarithms of their unnormalised weights; None weighs them all alike.
-        """
+    def update(
+        self,
+        prediction: Gaussian,
+        log_weights: Tensor | None = None,
+        forecast_log_weights: Tensor | None = None,
+    ) -> None:
+        """Add sampled models; see `Posterior.update`."""
+        assert forecast_log_weights is None
         prediction, log_weights = self._left_out(prediction, log_weights)
         prediction = prediction.to(self._original.mean.dtype)
         # Means are kept as distances from the given one: their variance does not cancel.

@@ -43,6 +43,8 @@ class AdversarialModels:
         Which of the models that they meet count.
     temperature : float
         Scale of loss increases.
+    forecast_temperature : float or None
+        Scale of loss increases for the average that predicts; None where it is the same.
     bytes_per_search : int
         Memory that one more search needs.
     screen : Screen or None
@@ -53,6 +55,7 @@ class AdversarialModels:
     steps: Steps
     sampling: str
     temperature: float
+    forecast_temperature: float | None
     bytes_per_search: int
     screen: Screen | None = None
 
@@ -189,7 +192,15 @@ class AdversarialModels:
         query = tuple(part.repeat_interleave(n_targets, dim=0) for part in at_cut)
         repeated, target = original.repeat(n_targets), targets.flatten()
         sampler = kind(
-            problem, self.steps, posterior, query, repeated, target, n_targets, self.temperature
+            problem,
+            self.steps,
+            posterior,
+            query,
+            repeated,
+            target,
+            n_targets,
+            self.temperature,
+            self.forecast_temperature,
         )
         watcher = sampler if report is None else _Reporter(sampler, report, self.steps.n_steps)
         run_searches(problem, self.steps, query, repeated, target, n_targets, watcher)
@@ -282,7 +293,9 @@ class _SomeRows:
     original: Prediction
     index: Tensor
 
-    def update(self, prediction: Any, log_weights: Tensor) -> None:
+    def update(
+        self, prediction: Any, log_weights: Tensor, forecast_log_weights: Tensor | None = None
+    ) -> None:
         """Add models (n_models, n_some) with logarithms of their weights."""
         n_models = len(log_weights)
         whole = self.original.to(prediction.parts[0].dtype).expand(n_models)
@@ -290,8 +303,9 @@ class _SomeRows:
         def put(part: Tensor, new: Tensor) -> Tensor:
             return part.index_copy(1, self.index, new)
 
-        weights = log_weights.new_full((n_models, len(self.original)), -torch.inf)
-        self.posterior.update(whole.map(put, prediction), put(weights, log_weights))
+        nothing = log_weights.new_full((n_models, len(self.original)), -torch.inf)
+        forecast = None if forecast_log_weights is None else put(nothing, forecast_log_weights)
+        self.posterior.update(whole.map(put, prediction), put(nothing, log_weights), forecast)
 
 
 def _make_screen(
@@ -332,6 +346,7 @@ def adversarial_models(
     *,
     sampling: str,
     temperature: float,
+    forecast_temperature: float | None,
     slack: float,
     n_training_rows: int,
     limits: Limits,
@@ -355,6 +370,8 @@ def adversarial_models(
         Which of the models that they meet count.
     temperature, slack : float
         Scale of loss increases, and the largest one of a feasible model.
+    forecast_temperature : float or None
+        Scale of loss increases for the average that predicts; None where it is the same.
     n_training_rows : int
         How many rows the network was trained on.
     limits : Limits
@@ -382,7 +399,7 @@ def adversarial_models(
     steps = search._steps(problem, generator, limits)
     evaluation = torch.randperm(len(training), generator=generator)[:_MAX_EVALUATION_ROWS]
     problem = replace(problem, evaluation=evaluation.to(device))
-    models = AdversarialModels(problem, steps, sampling, temperature, 1)
+    models = AdversarialModels(problem, steps, sampling, temperature, forecast_temperature, 1)
     if not (steps.measures_all or models._sampler.needs_expected_increase):
         problem = replace(problem, original_on_training=None)
     needed = steps.bytes_per_search(problem, network.at_cut(network.probe))

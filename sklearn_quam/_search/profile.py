@@ -65,15 +65,16 @@ class PathSampler(Sampler):
     def _with_first_part(self) -> tuple[list[Any], list[Tensor], list[Tensor]]:
         """Return predictions, costs and who is alive, with more models before the first step.
 
-        The first step alone may cost more than the temperature. On the way to it the cost rises
+        The first step alone may cost more than a temperature. On the way to it the cost rises
         with the square, and predictions about evenly.
         """
         start, *others = self._visits
+        smallest = min(self.temperature, self.forecast_temperature or self.temperature)
         predictions, costs = [start.prediction], [start.expected_increase]
         for part in _FIRST_PARTS if others else ():
             first = others[0].expected_increase
             # Where it is cheap, equal steps are the better integral: no part of it is needed.
-            share = torch.where(first > self.temperature, part, 0.0).to(first)
+            share = torch.where(first > smallest, part, 0.0).to(first)
             predictions.append(
                 start.prediction.map(
                     partial(torch.lerp, weight=share[:, None]), others[0].prediction

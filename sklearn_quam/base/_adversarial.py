@@ -100,6 +100,7 @@ class AdversarialSearch(WeightChanging):
             fit.training,
             targets=self._choose_targets(),
             temperature=self.temperature_ / n_rows,
+            forecast_temperature=self._forecast_temperature(n_rows),
             slack=self.slack_ / n_rows,
             n_training_rows=n_rows,
             limits=limits,
@@ -153,6 +154,10 @@ class AdversarialSearch(WeightChanging):
         if self.temperature != "auto":
             return float(self.temperature)
         return next(t for kind, t in self._auto_temperatures.items() if isinstance(search, kind))
+
+    def _forecast_temperature(self, n_rows: int) -> float | None:  # noqa: ARG002
+        """Return the temperature of the average that predicts, if it has one of its own."""
+        return None
 
     def _choose_sampling(self, search: Any) -> str:
         if self.sampling != "auto":

@@ -121,7 +121,7 @@ class LinearSearch(BaseEstimator):
 
     Parameters
     ----------
-    goal : float, default=24.0
+    goal : float, default=32.0
         Log-odds of the class up to which models count; see `NaturalSearch`.
     damping : float, default=0.01
         What is added to the curvature of the whole training data; see `NaturalSearch`.
@@ -142,7 +142,7 @@ class LinearSearch(BaseEstimator):
         "damping": [Interval(Real, 0, None, closed="neither")],
     }
 
-    def __init__(self, *, goal: float = 24.0, damping: float = 0.01) -> None:
+    def __init__(self, *, goal: float = 32.0, damping: float = 0.01) -> None:
         self.goal = goal
         self.damping = damping
 
