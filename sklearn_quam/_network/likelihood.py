@@ -19,9 +19,6 @@ REGRESSOR_LINKS = ("mean", "mean_variance", "mean_log_variance")
 # How far probabilities may be from summing to one: rounding in half precision stays below.
 _NORMALISATION_TOLERANCE = 1e-2
 
-# Rows of a class that tell something about the outputs for it.
-_FEW_ROWS = 10
-
 # What a network returns; further parts of a tuple are not looked at.
 Output = Tensor | tuple[Tensor, ...] | list[Tensor]
 
@@ -337,26 +334,9 @@ def _sums_to_one(proba: Tensor) -> bool:
     return in_range and bool(((proba.sum(dim=-1) - 1).abs() < _NORMALISATION_TOLERANCE).all())
 
 
-def looks_like_probabilities(output: Output, target: Tensor) -> bool:
-    """Tell whether what is taken for logits are probabilities.
-
-    Parameters
-    ----------
-    output : Tensor or tuple
-        What the network returned for some rows.
-    target : Tensor of shape (n_rows,)
-        Their classes.
-
-    Returns
-    -------
-    bool
-        Whether all are between zero and one, and sum to one. A single column tells only if there
-        are several rows of both classes: no good logit says the same about all of them.
-    """
+def looks_like_probabilities(output: Output) -> bool:
+    """Tell whether what is taken for logits is never negative, and sums to one for every row."""
     scores = as_columns(output)
-    if scores.shape[-1] == 1:
-        counts = torch.bincount(target, minlength=2)
-        return bool((counts > _FEW_ROWS).all()) and _sums_to_one(scores)
     sums = scores.sum(dim=-1)
     return bool(((sums - 1).abs() < 1e-4).all()) and _sums_to_one(scores)
 

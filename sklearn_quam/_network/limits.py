@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -132,8 +132,17 @@ def accumulation_dtype(device: torch.device) -> torch.dtype:
 
 @contextmanager
 def gradients_allowed() -> Iterator[None]:
-    """Work as usual where the caller has switched gradients off: searches need them."""
-    with torch.inference_mode(False), torch.enable_grad():
+    """Work as usual whatever the caller has switched off or on.
+
+    Searches need gradients, and what is computed must not depend on a `torch.autocast` outside.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())
+        stack.enter_context(torch.autocast("cpu", enabled=False))
+        for kind in ("cuda", "mps"):
+            if torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
         yield
 
 

@@ -32,6 +32,9 @@ class Answers(tuple):
 class Uncertainty(NamedTuple):
     """Aleatoric, epistemic and total uncertainty of each row.
 
+    A tuple of three arrays: ``len(u)`` is 3, and ``u[:2]`` are the first two *arrays*. Rows are
+    picked from an array, ``u.epistemic[:2]``, or from ``u.to_frame()``.
+
     Parameters
     ----------
     aleatoric : ndarray of shape (n_samples,)

@@ -20,9 +20,9 @@ from .._search.natural.arguments import LinearSearch, NaturalSearch, is_linear
 from .._search.penalty import PenaltySearch
 from .._search.targets import Targets
 from .._search.traces import found_models, search_traces
-from ._checks import refuse_lost_rows, warn_about_collapsed_weights, warn_about_lost_rows
 from ._estimator import FitData
 from ._weights import WeightChanging
+from .checks.warned import refuse_lost_rows, warn_about_collapsed_weights, warn_about_lost_rows
 
 # Ways to search that a word stands for; "auto" is natural search where it can be had.
 SEARCHES = {

@@ -114,9 +114,20 @@ def match_classes(y: np.ndarray, network: Network, n_outputs: int) -> np.ndarray
         indices = np.arange(n_outputs)
         if labels.dtype.kind in "iu" and np.isin(labels, indices).all():
             return indices
+    what = f"it has {n_outputs} columns, and y has {len(labels)} classes: {_few(labels)}"
+    if network.labels_are_indices:
+        raise ValueError(
+            f"The network's output does not match the classes: {what}. Pass the labels it was "
+            "trained with, one for each column, or 0, 1, ... as the number of its column."
+        )
+    kind = "" if known is None or known.dtype.kind == labels.dtype.kind else ", not their numbers"
     raise ValueError(
-        f"The network's output does not match the classes: it has {n_outputs} columns, "
-        f"{'' if known is None else f'knows the classes {list(known)}, '}"
-        f"and y has {len(labels)} classes: {list(labels[:10])}. Pass the labels it was trained "
-        "with, or 0, 1, ... as the number of its column."
+        f"The network's output does not match the classes: {what}, but the network was trained "
+        f"with {_few(known)}. Pass labels of that kind as y{kind}."
     )
+
+
+def _few(labels: Any) -> str:
+    """Return some labels as a user would write them."""
+    shown = [label.item() if hasattr(label, "item") else label for label in labels[:10]]
+    return ", ".join(map(repr, shown)) + (", ..." if len(labels) > 10 else "")

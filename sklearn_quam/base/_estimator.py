@@ -22,7 +22,7 @@ from sklearn.utils.validation import (
 )
 from torch import Tensor
 
-from .._network.adapters import Network, is_pretrained, is_torch, split_pipeline
+from .._network.adapters import Network, is_pretrained, split_pipeline
 from .._network.cut.remembered import RememberedRows
 from .._network.inputs.rows import StoredRows
 from .._network.limits import Limits, computing, gradients_allowed, memory_in_bytes
@@ -31,21 +31,16 @@ from .._network.reference import ReferenceModel, TrainingSet, build_reference, t
 from .._network.training import default_network, train
 from .._posterior.answering import answer
 from .._posterior.fitted import FittedMethod, Models, Question
-from .._posterior.known import KnownRange, known_range
+from .._posterior.known import known_range
 from .._posterior.progress import Progress
 from .._posterior.results import Answers, Diagnostics, RowResults
 from .._typing import Device, RandomState
-from ._agreement import check_agreement
-from ._checks import (
-    warn_about_failed_rows,
-    warn_about_lost_rows,
-    warn_about_missing_classes,
-    warn_about_poor_fit,
-    warn_about_probabilities,
-)
 from ._data import check_rows, check_training_data
 from ._saving import Saved
 from ._wrapping import WrapsNetwork, changed_parameters, parameters_now
+from .checks.agreement import check_agreement
+from .checks.refused import refuse_multiprocessing, refuse_single_row, refuse_targets
+from .checks.warned import warn_about_failed_rows, warn_about_fit, warn_about_lost_rows
 
 
 @dataclass(frozen=True)
@@ -104,6 +99,7 @@ class NetworkEstimator(WrapsNetwork):
         # What was fitted before must not answer for what fails now.
         self.__dict__.pop("_fitted", None)
         passed = {"X": X, **more}
+        refuse_targets(y, self._task)
         estimator = self._wrapped()
         X, y, source = check_training_data(self, X, y, estimator)
         seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
@@ -182,6 +178,8 @@ class NetworkEstimator(WrapsNetwork):
         check_is_fitted(self)
         self._validate_params()
         self._refuse_changed_parameters()
+        if self._fitted.reference.transformers is None:
+            refuse_single_row(X)
         return self._check_rows(X, self._fitted.reference)
 
     def _check_rows(self, X: Any, reference: ReferenceModel) -> StoredRows:
@@ -260,25 +258,18 @@ class BaseUncertaintyEstimator(Saved, NetworkEstimator):
         data = self._given(X, y, sample_weight, fit_params, **more)
         known = known_range(data.training, data.original)
         if self._warns:
-            self._warn_about_fit(data, known)
+            warn_about_fit(self, data, known)
         with computing():
             models = self._fit_models(data)
         self._fitted = FittedMethod(data.reference, models, known, self._diagnostics)
         self._fitted_parameters = parameters_now(self)
-
-    def _warn_about_fit(self, data: FitData, known: KnownRange) -> None:
-        """Say what is odd about the network and its training data."""
-        if self._task == "classifier":
-            warn_about_missing_classes(self.classes_, data.passed["y_checked"])
-            if is_torch(self.estimator_):
-                warn_about_probabilities(data.reference, data.training)
-        warn_about_poor_fit(data.reference, data.training, known)
 
     def _question(self, inputs: StoredRows) -> Question:
         """Return what is asked about rows, by the arguments that may change at any time."""
         device, n_workers = self._fitted.reference.device, 1
         if self._rows_in_parallel:
             n_workers = min(effective_n_jobs(getattr(self, "n_jobs", None)), len(inputs))
+            refuse_multiprocessing(n_workers)
         memory = memory_in_bytes(getattr(self, "memory_limit", None), device)
         measure = getattr(self, "measure", "entropy")
         return Question(self.setting, measure, Limits(memory, device, n_workers))
@@ -321,9 +312,11 @@ class BaseUncertaintyEstimator(Saved, NetworkEstimator):
             return self._predict_reference(X).to_array()
         return self._results(X).prediction
 
+    @computing()
     def _predict_reference(self, X: Any) -> Prediction:
         """Return what the given network alone predicts."""
-        prediction, lost = self._fitted.predict(self._check_inputs(X))
+        inputs = self._check_inputs(X)
+        prediction, lost = self._fitted.predict(inputs)
         warn_about_lost_rows(lost)
         return prediction
 

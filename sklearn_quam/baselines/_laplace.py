@@ -26,9 +26,9 @@ from .._network.limits import Limits, batches, computing, rows_at_once, slices
 from .._network.predictions import Categorical, Prediction
 from .._posterior.accumulate import CategoricalPosterior, Posterior, make_posterior
 from .._posterior.fitted import Question
-from ..base._checks import refuse_lost_rows
 from ..base._estimator import FitData
 from ..base._weights import WeightChanging
+from ..base.checks.warned import refuse_lost_rows
 
 # Share of the training rows that judge the precisions of the grid.
 _HELD_OUT = 0.2

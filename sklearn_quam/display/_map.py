@@ -164,6 +164,11 @@ class UncertaintyMapDisplay:
             The display.
         """
         check_matplotlib(f"{cls.__name__}.from_estimator")
+        if getattr(X, "ndim", 2) > 2:
+            raise ValueError(
+                f"A map is drawn over two features, but rows of X have the shape {X.shape[1:]}. "
+                "For images, use UncertainSamplesDisplay or UncertaintyHistogramDisplay."
+            )
         points = check_array(X, dtype=float, input_name="X")
         if points.shape[1] != 2:
             raise ValueError(

@@ -122,7 +122,8 @@ class RegressionUncertaintyDisplay:
         grid_resolution : int, default=100
             Points of the curve.
         eps : float, default=1.0
-            How far the curve extends beyond X.
+            How far the curve extends beyond X, in units of the feature: pass about a tenth of its
+            range, or `xlim`, for a feature that is not scaled.
         xlim : tuple of float, default=None
             First and last value of the feature, instead of `eps`.
         xlabel : str, default=None

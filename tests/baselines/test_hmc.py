@@ -451,7 +451,7 @@ def test_stuck_chains_warn():
 
 def test_converged_chains_do_not_warn():
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", ConvergenceWarning)
         est = regressor(n_samples=100, n_warmup=60, n_leapfrog=6).fit(X, Y)
         _, diagnostics = est.predict_uncertainty(X_NEW, return_diagnostics=True)
     assert est.r_hat_ < 1.1

@@ -23,6 +23,7 @@ from ..networks import (
 from .test_laplace import classifier, each_structure, expected_proba, regressor
 
 
+@pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.MissingClassesWarning")
 def test_the_diagonal_of_many_classes_takes_no_matrix_for_each_row():
     rows = np.random.default_rng(0).normal(size=(300, 8)).astype(np.float32)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -134,6 +134,11 @@ def check_kind(estimator: Any, task: str) -> NetworkKind:
     NetworkKind
         How the network is taken out of it.
     """
+    if isinstance(estimator, type):
+        raise TypeError(
+            f"{estimator.__name__} is a class: pass an object, {estimator.__name__}(...), which "
+            "may be fitted or not."
+        )
     kind = next((kind for kind in KINDS if kind.matches(estimator)), None)
     if kind is None:
         raise _unknown(estimator)

@@ -227,7 +227,9 @@ def _features(network: FreeNetwork, layers: tuple[str, ...], rows: Rows) -> list
 
 def _inverse_moment(features: Tensor) -> Tensor:
     moment = features.T @ features / len(features)
-    size = moment.diagonal().mean().clamp(min=torch.finfo(moment.dtype).tiny)
+    size = moment.diagonal().mean()
+    # Features that are all zero have no size; theirs must not be lost among the smallest numbers.
+    size = torch.where(size > torch.finfo(moment.dtype).tiny ** 0.5, size, 1.0)
     return torch.linalg.inv(
         moment + _DAMPING_OF_FEATURES * size * torch.eye(len(moment)).to(moment)
     )

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from .._network.adapters import is_skorch, split_pipeline
-from .._network.inputs.rows import Inputs, StoredRows
-from .._network.likelihood import InvalidOutputError
-from .._network.predictions import Categorical
-from .._network.reference import ReferenceModel
+from ..._network.adapters import is_skorch, split_pipeline
+from ..._network.inputs.rows import Inputs, StoredRows
+from ..._network.likelihood import InvalidOutputError
+from ..._network.predictions import Categorical
+from ..._network.reference import ReferenceModel
 
 # Training rows that are compared.
 _N_ROWS = 16

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from .._network.likelihood import Output, looks_like_probabilities
-from .._network.predictions import Gaussian
-from .._network.reference import ReferenceModel, TrainingSet
-from .._posterior.known import KnownRange
-from ..exceptions import (
+from ..._network.adapters import is_torch
+from ..._network.likelihood import Output, looks_like_probabilities
+from ..._network.predictions import Gaussian
+from ..._network.reference import ReferenceModel, TrainingSet
+from ..._posterior.known import KnownRange
+from ...exceptions import (
     BeyondRangeWarning,
     CollapsedWeightsWarning,
     FailedRowsWarning,
@@ -89,6 +90,25 @@ def refuse_lost_rows(lost: np.ndarray) -> None:
         )
 
 
+def warn_about_fit(method: Any, data: Any, known: KnownRange) -> None:
+    """Say what is odd about a network and its training data.
+
+    Parameters
+    ----------
+    method : BaseUncertaintyEstimator
+        What is fitted.
+    data : FitData
+        The network and its training data.
+    known : KnownRange
+        What the training data look like to somebody who has no network.
+    """
+    if hasattr(method, "classes_"):
+        warn_about_missing_classes(method.classes_, data.passed["y_checked"])
+        if is_torch(method.estimator_):
+            warn_about_probabilities(data.reference, data.training)
+    warn_about_poor_fit(data.reference, data.training, known)
+
+
 def warn_about_poor_fit(
     reference: ReferenceModel, training: TrainingSet, known: KnownRange
 ) -> None:
@@ -118,19 +138,16 @@ def warn_about_poor_fit(
 
 def warn_about_probabilities(reference: ReferenceModel, training: TrainingSet) -> None:
     """Say if what is taken for logits are probabilities."""
-    link = reference.likelihood.link
-    if link not in ("logits", "binary_logit"):
+    if reference.likelihood.link != "logits":
         return
     with torch.no_grad():
         output: Output = reference.likelihood.pick(
             reference.module(*training.inputs[:_LOOKED_AT].parts)
         )
-    if looks_like_probabilities(output, training.target[:_LOOKED_AT]):
+    if looks_like_probabilities(output):
         warn(
-            f"The network's outputs are taken for logits (link={link!r}), but they are between 0 "
-            "and 1 for all rows"
-            + (" and sum to one" if link == "logits" else "")
-            + ". If the network ends in a softmax or sigmoid, pass link='probabilities'.",
+            "The network's outputs are taken for logits, but they are between 0 and 1 and sum to "
+            "one for all rows. If the network ends in a softmax, pass link='probabilities'.",
             LinkWarning,
         )
 

@@ -1,0 +1,69 @@
+"""What is refused with a sentence about what to do, where an error from deeper down says little."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from joblib import parallel
+from torch import Tensor
+
+
+def refuse_targets(y: Any, task: str) -> None:
+    """Refuse targets that are missing, and texts where values are due.
+
+    Parameters
+    ----------
+    y : object
+        What the user passed to ``fit``.
+    task : {"classifier", "regressor"}
+        What the network is used as.
+    """
+    if y is None or isinstance(y, Tensor):
+        return
+    try:
+        values = np.asarray(y)
+    except Exception:
+        return  # the usual validation knows what to say
+    if values.dtype.kind == "O":
+        missing = [place for place, value in enumerate(values.ravel()) if value is None]
+        if missing:
+            raise ValueError(
+                f"y contains None, first in row {missing[0]} ({len(missing)} in all). Leave these "
+                "rows out of X and y, or give them a label or value."
+            )
+    if task == "regressor" and values.dtype.kind in "USO":
+        text = next((value for value in values.ravel() if isinstance(value, str)), None)
+        if text is not None and not _is_number(text):
+            raise ValueError(
+                f"y contains texts such as {str(text)!r}, but a regressor predicts values. Pass "
+                "numbers, or use the classifier of the same method."
+            )
+
+
+def refuse_single_row(X: Any) -> None:
+    """Refuse rows without an axis of rows: nobody can tell features from rows."""
+    if getattr(X, "ndim", 2) == 1 or (isinstance(X, list) and X and np.ndim(X[0]) == 0):
+        raise ValueError(
+            f"X has one dimension ({len(X)} values), but rows of features are due. Reshape your "
+            "data: a single row is X[i : i + 1] of an array, X.iloc[[i]] of a DataFrame, or "
+            "x.reshape(1, -1)."
+        )
+
+
+def refuse_multiprocessing(n_workers: int) -> None:
+    """Refuse forked processes: torch hangs in them, and joblib cannot hand on what they return."""
+    backend, _ = parallel.get_active_backend()
+    if n_workers > 1 and type(backend).__name__ == "MultiprocessingBackend":
+        raise ValueError(
+            "joblib's backend 'multiprocessing' forks processes, in which torch may hang. Use "
+            "parallel_config(backend='loky'), the default, or 'threading' or 'dask'; or n_jobs=1."
+        )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
