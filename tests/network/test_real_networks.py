@@ -3,6 +3,7 @@
 import copy
 import pickle
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -80,9 +81,53 @@ def logits_of(net, rows):
     return output[0] if isinstance(output, tuple) else output
 
 
+# How the table in the README calls them.
+IN_README = {
+    "BERT": "BERT for sequence classification",
+    "GPT": "GPT-2, which takes one position",
+    "packed LSTM": "LSTM of packed sequences",
+    "ResNet": "ResNet and other convolutional networks",
+    "Lightning": "LightningModule around an MLP",
+    "cosine": "cosine classifier, a bare ``nn.Parameter``",
+    "features": "(logits, features)",
+    "autocast": "autocast in ``forward``",
+}
+
+
+def in_readme(name):
+    """Return what the README says about a network: layers, cut and execution."""
+    lines = (Path(__file__).parents[2] / "README.rst").read_text().splitlines()
+    (line,) = [line for line in lines if line.startswith(f"{name}   ")]
+    return tuple(line.removeprefix(name).rsplit(maxsplit=2)[-2:])
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "rows"),
+    [("ResNet", ResNet, IMAGES), ("LSTM of packed sequences", PackedLSTM, WORDS)],
+)
+def test_all_layers_cost_more(name, make, rows):
+    est = quam(made(make), parameters="all", search="penalty").fit(rows, Y)
+    assert in_readme(f'{name}, ``parameters="all"``') == (est.cut_, est.execution_)
+
+
+def test_head_alone_on_features_computed_elsewhere():
+    net = made(ResNet)
+    whole = quam(net, parameters="last_layer").fit(IMAGES, Y)
+    head, net.fc = net.fc, nn.Identity()
+    with torch.no_grad():
+        features = net(torch.tensor(IMAGES)).numpy()
+    alone = quam(head).fit(features, Y)
+    np.testing.assert_allclose(
+        alone.predict_uncertainty(features[:5]).epistemic,
+        whole.predict_uncertainty(IMAGES[:5]).epistemic,
+        rtol=1e-3,
+    )
+
+
 @each_network
 def test_network_is_taken_as_it_is(name):
     make, rows, n_layers, cut, execution = NETWORKS[name]
+    assert in_readme(IN_README.get(name, name)) == (cut, execution)
     net = made(make)
     before = copy.deepcopy(net.state_dict())
     est = quam(net).fit(rows, Y)

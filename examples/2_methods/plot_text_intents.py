@@ -1,0 +1,92 @@
+"""
+Text: intents that nobody trained for
+=====================================
+
+A language model that is too large to be searched, or to be held, is no obstacle: compute features of
+all texts once, with whatever you have, and pass the *head* alone. What the head does not know are
+intents of which it has seen no sentence.
+
+The features here are made on the spot from sentences that a small grammar writes; with a sentence
+encoder they would be one line, ``features = encoder.encode(sentences)``, and all else would stay.
+"""
+
+# %%
+# Sentences
+# ---------
+# Six intents; nobody has trained for the last two.
+
+import matplotlib.pyplot as plt
+import numpy as np
+from sklearn.decomposition import TruncatedSVD
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import roc_auc_score
+from sklearn.pipeline import make_pipeline
+
+from sklearn_quam import QUAMClassifier
+from sklearn_quam.display import UncertaintyHistogramDisplay
+
+INTENTS = {
+    "balance": ("balance money account savings left have", "how much what is the show tell"),
+    "transfer": ("transfer send pay move euros friend", "please can you i want to"),
+    "weather": ("weather rain sunny warm tomorrow outside", "will it be is how what"),
+    "alarm": ("alarm wake morning clock seven early", "set please me up at for"),
+    "recipe": ("recipe cook dinner pasta bake soup", "how do i what can tell"),
+    "travel": ("flight train ticket hotel paris trip", "book please i want find a"),
+}
+KNOWN = list(INTENTS)[:4]
+rng = np.random.default_rng(0)
+
+
+def sentence(intent):
+    """Return words of an intent among words that many intents use, and a few of any other."""
+    topic, common = (words.split() for words in INTENTS[intent])
+    other = INTENTS[rng.choice(KNOWN)][0].split()
+    words = [*rng.choice(common, 4), *rng.choice(topic, 2), *rng.choice(other, 2)]
+    return " ".join(rng.permutation(words))
+
+
+y_train = rng.choice(KNOWN, 400)
+train = [sentence(intent) for intent in y_train]
+new_intents = np.array([*rng.choice(KNOWN, 150), *rng.choice(["recipe", "travel"], 150)])
+new = [sentence(intent) for intent in new_intents]
+unknown = ~np.isin(new_intents, KNOWN)
+print(train[0], "->", y_train[0])
+
+# %%
+# Features, computed elsewhere
+# ----------------------------
+# The stand-in for a sentence encoder has read sentences of all kinds, without labels.
+
+sentences = [sentence(intent) for intent in rng.choice(list(INTENTS), 600)]
+encoder = make_pipeline(TfidfVectorizer(), TruncatedSVD(20, random_state=0)).fit(sentences)
+features, new_features = encoder.transform(train), encoder.transform(new)
+
+# %%
+# The head alone
+# --------------
+# A linear layer on the features, here scikit-learn's; an ``nn.Linear`` would do.
+
+head = LogisticRegression(C=100, max_iter=1000).fit(features, y_train)
+quam = QUAMClassifier(head, random_state=0).fit(features, y_train)
+uncertainty, diagnostics = quam.predict_uncertainty(new_features, return_diagnostics=True)
+
+proba = head.predict_proba(new_features)
+entropy = -(proba * np.log(np.maximum(proba, 1e-12))).sum(axis=1)
+print("entropy", round(roc_auc_score(unknown, entropy), 3))
+print("QUAM   ", round(roc_auc_score(unknown, uncertainty.epistemic), 3))
+
+UncertaintyHistogramDisplay.from_predictions(
+    uncertainty.epistemic[~unknown], uncertainty.epistemic[unknown]
+)
+plt.show()
+
+# %%
+# What to ask back
+# ----------------
+# The rival is what another head, about as good on the training sentences, would have answered: a
+# question that an assistant can put.
+
+for row in np.argsort(-uncertainty.epistemic)[:4]:
+    answer, rival = quam.predict(new_features[row : row + 1])[0], diagnostics.rival[row]
+    print(f"{new[row]!r}: {answer}, or {rival}? ({new_intents[row]})")
