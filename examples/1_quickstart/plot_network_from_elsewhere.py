@@ -2,9 +2,10 @@
 An image network from somewhere else
 ====================================
 
-Networks from libraries come as they are: residual blocks, several outputs, a ``forward`` of their own.
-Here is one written like those of torchvision, which returns its features, too. (It is small and
-trained on the spot, so that this page needs no download; for a downloaded one, begin at "Wrap it".)
+Networks from libraries come as they are: residual blocks, several outputs, a ``forward`` of their
+own. Here is one written like those of torchvision, which returns its features, too. (It is small
+and trained on the spot, so that this page needs no download; for a downloaded one, begin at "Wrap
+it".)
 """
 
 # %%
@@ -74,7 +75,9 @@ print(quam.parameter_names_, quam.cut_, quam.execution_)
 # %%
 # Ask it
 # ------
-# Digits that it has never seen, among others that it knows.
+# Digits that it has never seen, among others that it knows. Where a single linear layer is all that
+# is searched, as here, the network's own entropy is a strong rival, and may be the better one:
+# measure both. What it cannot tell is the other answer behind each image.
 
 new = np.concatenate([X[known][1000:1100], X[~known][:100]])
 unknown = np.arange(200) >= 100

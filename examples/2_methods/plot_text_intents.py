@@ -2,9 +2,9 @@
 Text: intents that nobody trained for
 =====================================
 
-A language model that is too large to be searched, or to be held, is no obstacle: compute features of
-all texts once, with whatever you have, and pass the *head* alone. What the head does not know are
-intents of which it has seen no sentence.
+A language model that is too large to be searched, or to be held, is no obstacle: compute features
+of all texts once, with whatever you have, and pass the *head* alone. What the head does not know
+are intents of which it has seen no sentence.
 
 The features here are made on the spot from sentences that a small grammar writes; with a sentence
 encoder they would be one line, ``features = encoder.encode(sentences)``, and all else would stay.
@@ -48,7 +48,7 @@ def sentence(intent):
 
 y_train = rng.choice(KNOWN, 400)
 train = [sentence(intent) for intent in y_train]
-new_intents = np.array([*rng.choice(KNOWN, 150), *rng.choice(["recipe", "travel"], 150)])
+new_intents = np.array([*rng.choice(KNOWN, 80), *rng.choice(["recipe", "travel"], 80)])
 new = [sentence(intent) for intent in new_intents]
 unknown = ~np.isin(new_intents, KNOWN)
 print(train[0], "->", y_train[0])
@@ -77,7 +77,9 @@ print("entropy", round(roc_auc_score(unknown, entropy), 3))
 print("QUAM   ", round(roc_auc_score(unknown, uncertainty.epistemic), 3))
 
 UncertaintyHistogramDisplay.from_predictions(
-    uncertainty.epistemic[~unknown], uncertainty.epistemic[unknown]
+    uncertainty.epistemic[~unknown],
+    uncertainty.epistemic[unknown],
+    xlabel="epistemic uncertainty (nats)",
 )
 plt.show()
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..._network.adapters import is_skorch, split_pipeline
+from ..._network.adapters import is_skorch, split_pipeline, target_scale
 from ..._network.inputs.rows import Inputs, StoredRows
 from ..._network.likelihood import InvalidOutputError
 from ..._network.predictions import Categorical
@@ -38,8 +38,8 @@ def check_agreement(estimator: Any, reference: ReferenceModel, inputs: StoredRow
         Training rows, behind the estimator's own transformers.
     """
     final = split_pipeline(estimator)[1]
-    if isinstance(final, nn.Module):
-        return  # it has no other prediction than its output
+    if isinstance(final, nn.Module) or reference.likelihood.output is not None:
+        return  # it has no other prediction than its output, or one of another output
     index = np.linspace(0, len(inputs) - 1, num=min(_N_ROWS, len(inputs)), dtype=int)
     rows = inputs[torch.as_tensor(index, device=inputs.device)]
     given = reference.predict(rows).to_array()
@@ -47,6 +47,9 @@ def check_agreement(estimator: Any, reference: ReferenceModel, inputs: StoredRow
     if own is None or own.shape[1] < given.shape[1]:
         return
     own = own[:, : given.shape[1]]  # behind the means, a net may return variances
+    units = target_scale(estimator, own.shape[1])
+    if units is not None:
+        own = own * units[0] + units[1]
     share = _TOLERANCE_OF_HALF if _is_half(final) else _TOLERANCE
     differs = ~(np.abs(own - given) <= share * np.abs(given).max()).all(axis=1)
     if differs.any():
