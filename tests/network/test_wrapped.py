@@ -201,7 +201,7 @@ def test_calibrated_classifier_is_refused_in_words():
 
 @pytest.mark.parametrize("kind", [MLPClassifier, Net])
 def test_class_instead_of_an_object(kind):
-    with pytest.raises(TypeError, match=rf"class {kind.__name__}: pass an object"):
+    with pytest.raises(TypeError, match=f"{kind.__name__} is a class: pass an object"):
         QUAMClassifier(kind).fit(X, Y)
 
 

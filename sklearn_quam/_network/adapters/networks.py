@@ -152,11 +152,6 @@ def check_kind(estimator: Any, task: str) -> NetworkKind:
 
 def _unknown(estimator: Any) -> TypeError:
     """Return an error that says what to pass instead of an estimator."""
-    if isinstance(estimator, type):
-        return TypeError(
-            f"estimator is the class {estimator.__name__}: pass an object, "
-            f"{estimator.__name__}(...), fitted or not."
-        )
     if isinstance(estimator, CalibratedClassifierCV):
         return TypeError(
             "CalibratedClassifierCV changes probabilities after a network has computed them, which "
