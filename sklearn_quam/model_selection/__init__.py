@@ -1,4 +1,4 @@
-"""Scorers for scikit-learn's searches and cross-validation, and a table that compares methods.
+"""Scorers for scikit-learn's searches, a table that compares methods, and the reject option.
 
 A scorer goes where scikit-learn takes ``scoring=``. The estimator may be one of the package, a
 pipeline that ends in one, or a ``GridSearchCV`` over either.
@@ -9,6 +9,7 @@ on, it looks too good. Train it without some rows and score only these, with
 """
 
 from ._comparison import compare_uncertainty
+from ._reject import RejectOptionClassifier
 from ._scorers import (
     log_score_scorer,
     make_ood_scorer,
@@ -17,6 +18,7 @@ from ._scorers import (
 )
 
 __all__ = [
+    "RejectOptionClassifier",
     "compare_uncertainty",
     "log_score_scorer",
     "make_ood_scorer",

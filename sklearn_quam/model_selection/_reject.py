@@ -1,0 +1,394 @@
+"""A classifier that may pass: doubtful rows are left to someone else."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from numbers import Integral, Real
+from typing import Any, ClassVar
+
+import numpy as np
+from scipy.stats import beta
+from sklearn.base import (
+    BaseEstimator,
+    ClassifierMixin,
+    MetaEstimatorMixin,
+    _fit_context,
+    clone,
+)
+from sklearn.model_selection import StratifiedShuffleSplit, check_cv
+from sklearn.utils import _safe_indexing, get_tags
+from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
+from sklearn.utils.validation import _num_samples, check_is_fitted
+
+from .._posterior.results import Uncertainty
+from .._typing import RandomState
+from ..base._inside import finite, opened
+
+# Shares of the rows that may be accepted, from which `max_risk` chooses: few, because each of them
+# takes its part of what the confidence leaves.
+_N_SHARES = 20
+
+
+class RejectOptionClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
+    """Answer for rows that are not doubtful, and reject the others.
+
+    A row is rejected if its uncertainty is above a threshold, which is chosen on rows that the
+    estimator was not fitted to.
+
+    Parameters
+    ----------
+    estimator : estimator
+        A method of the package, such as `QUAMClassifier`, or a pipeline that ends in one.
+    coverage : float, default=0.9
+        Share of rows to answer for. The threshold is a conformal quantile: for new rows like those
+        that were held out, the expected share is at least this.
+    max_risk : float, default=None
+        Largest share of mistakes among the rows that are answered for; ``coverage`` is then not
+        used, as many rows as possible are answered for.
+    threshold : float, default=None
+        The threshold itself; nothing is chosen then.
+    doubt : {"total", "epistemic", "aleatoric"} or detector, default="total"
+        What is doubtful: a part of the uncertainty, or minus ``score_samples`` of a detector, which
+        is cloned and fitted to the same rows.
+    confidence : float, default=0.9
+        With ``max_risk``: how sure it is to be kept. With probability ``confidence`` over the rows
+        that are held out, the risk for new rows like these is at most ``max_risk``, however few
+        rows there are. This holds where the rows are held out once (``cv`` a float or "prefit").
+    cv : int, splitter, float or "prefit", default=0.25
+        Which rows are held out: a share of them, chosen at random; the folds of a cross-validation,
+        after which the estimator is fitted to all rows; or, with "prefit", all rows that are passed
+        to `fit`, to which the estimator, fitted already, has not been fitted.
+        **A given network has seen what it was trained on**, whatever is held out here: pass rows of
+        its own to `fit`, with "prefit", or let the estimator train its network.
+    reject_label : object, default=None
+        What `predict` returns for rows that are rejected; None means "reject" where labels are
+        text, else -1, or a lower number where -1 is a class.
+    random_state : int, RandomState instance or None, default=None
+        Chooses the rows that are held out if ``cv`` is a float.
+
+    Attributes
+    ----------
+    estimator_ : estimator
+        The fitted estimator.
+    reject_label_ : object
+        What `predict` returns for rows that are rejected.
+    detector_ : estimator or None
+        The fitted detector.
+    classes_ : ndarray of shape (n_classes,)
+        Labels.
+    threshold_ : float
+        Rows whose uncertainty is above it are rejected.
+    coverage_ : float
+        Share of the held-out rows that were accepted; NaN where none was held out.
+    risk_ : float
+        Share of mistakes among them; NaN where there are none.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> from sklearn.model_selection import train_test_split
+    >>> from sklearn.neural_network import MLPClassifier
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> from sklearn_quam import QUAMClassifier
+    >>> from sklearn_quam.model_selection import RejectOptionClassifier
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> X, X_new, y, y_new = train_test_split(X, y, random_state=0)
+    >>> est = make_pipeline(StandardScaler(), QUAMClassifier(MLPClassifier(random_state=0)))
+    >>> reject = RejectOptionClassifier(est, coverage=0.8, random_state=0).fit(X, y)
+    >>> answer = reject.predict(X_new)    # 0, 1, or -1: look at this one yourself
+    >>> bool(0.6 < (answer != -1).mean() < 1 and reject.score(X_new, y_new) > 0.97)
+    True
+    """
+
+    _parameter_constraints: ClassVar[dict] = {
+        "estimator": [HasMethods(["fit", "predict"])],
+        "coverage": [Interval(Real, 0, 1, closed="right")],
+        "max_risk": [Interval(Real, 0, 1, closed="neither"), None],
+        "threshold": [Real, None],
+        "doubt": [StrOptions(set(Uncertainty._fields)), HasMethods(["fit", "score_samples"])],
+        "confidence": [Interval(Real, 0, 1, closed="neither")],
+        "cv": [
+            StrOptions({"prefit"}),
+            Interval(Integral, 2, None, closed="left"),
+            Interval(Real, 0, 1, closed="neither"),
+            HasMethods(["split"]),
+        ],
+        "random_state": ["random_state"],
+    }
+
+    def __init__(
+        self,
+        estimator: Any,
+        *,
+        coverage: float = 0.9,
+        max_risk: float | None = None,
+        threshold: float | None = None,
+        doubt: Any = "total",
+        confidence: float = 0.9,
+        cv: Any = 0.25,
+        reject_label: Any = None,
+        random_state: RandomState = None,
+    ) -> None:
+        self.estimator = estimator
+        self.coverage = coverage
+        self.max_risk = max_risk
+        self.threshold = threshold
+        self.doubt = doubt
+        self.confidence = confidence
+        self.cv = cv
+        self.reject_label = reject_label
+        self.random_state = random_state
+
+    @_fit_context(prefer_skip_nested_validation=False)
+    def fit(self, X: Any, y: Any, **fit_params: Any) -> Any:
+        """Fit the estimator, and choose the threshold.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, ...)
+            Training data; with ``cv="prefit"``, rows that the estimator was not fitted to.
+        y : array-like of shape (n_samples,)
+            Labels.
+        **fit_params : dict
+            Arguments of the estimator's ``fit``; not where rows are held out in folds.
+
+        Returns
+        -------
+        self : object
+            The fitted classifier.
+        """
+        opened(self.estimator)
+        if self.max_risk is not None and self.threshold is not None:
+            raise ValueError("max_risk chooses a threshold: pass one of max_risk and threshold.")
+        if self.cv == "prefit":
+            check_is_fitted(opened(self.estimator)[1])
+            self.estimator_, self.detector_ = self.estimator, self._given_detector()
+            doubt, right = self._judge(X, y)
+        elif self.threshold is not None:
+            self._fit_both(X, y, **fit_params)
+            doubt, right = np.empty(0), np.empty(0, dtype=bool)
+        elif isinstance(self.cv, Real) and not isinstance(self.cv, Integral):
+            split = StratifiedShuffleSplit(1, test_size=self.cv, random_state=self.random_state)
+            ((fit, held_out),) = split.split(np.zeros(_num_samples(X)), np.asarray(y))
+            self._fit_both(*_some(X, y, fit), **fit_params)
+            doubt, right = self._judge(*_some(X, y, held_out))
+        else:
+            doubt, right = self._judge_folds(X, y)
+            self._fit_both(X, y, **fit_params)
+        self.classes_ = self.estimator_.classes_
+        self.reject_label_ = self.reject_label
+        if self.reject_label is None:
+            numbers = self.classes_.dtype.kind in "biuf"
+            self.reject_label_ = min(-1, int(self.classes_.min()) - 1) if numbers else "reject"
+        if self.reject_label_ in self.classes_.tolist():
+            raise ValueError(
+                f"reject_label={self.reject_label_!r} is one of the classes: pass another one."
+            )
+        for name in ("n_features_in_", "feature_names_in_"):
+            if hasattr(self.estimator_, name):
+                setattr(self, name, getattr(self.estimator_, name))
+        self.threshold_ = self._choose_threshold(doubt, right)
+        kept = doubt <= self.threshold_
+        self.coverage_ = float(kept.mean()) if len(kept) else math.nan
+        self.risk_ = float(1 - right[kept].mean()) if kept.any() else math.nan
+        return self
+
+    def _fit_both(self, X: Any, y: Any, **fit_params: Any) -> None:
+        self.estimator_ = clone(self.estimator).fit(X, y, **fit_params)
+        self.detector_ = None if isinstance(self.doubt, str) else clone(self.doubt).fit(X, y)
+
+    def _given_detector(self) -> Any:
+        if isinstance(self.doubt, str):
+            return None
+        check_is_fitted(opened(self.doubt, "score_samples")[1])
+        return self.doubt
+
+    def _judge(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Return how doubtful rows are, and for which of them the answer is right."""
+        answer, doubt = self._answers(X)
+        return doubt, np.asarray(answer) == np.asarray(y)
+
+    def _judge_folds(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+        found = []
+        for fit, held_out in check_cv(self.cv, np.asarray(y), classifier=True).split(X, y):
+            self._fit_both(*_some(X, y, fit))
+            found.append(self._judge(*_some(X, y, held_out)))
+        doubt, right = (np.concatenate(part) for part in zip(*found, strict=True))
+        return doubt, right
+
+    def _answers(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Return what the estimator predicts, and how doubtful that is."""
+        if self.detector_ is not None:
+            return self.estimator_.predict(X), finite(-self.detector_.score_samples(X))
+        answer, uncertainty = self.estimator_.predict(X, return_uncertainty=True)
+        return answer, finite(getattr(uncertainty, self.doubt))
+
+    def _choose_threshold(self, doubt: np.ndarray, right: np.ndarray) -> float:
+        if self.threshold is not None:
+            return float(self.threshold)
+        order = np.argsort(doubt)
+        doubt, right = doubt[order], right[order]
+        if self.max_risk is None:
+            return conformal_quantile(doubt, self.coverage)
+        found = threshold_for_risk(doubt, right, self.max_risk, 1 - self.confidence)
+        if found == -math.inf:
+            warnings.warn(
+                f"A risk of at most {self.max_risk} cannot be promised with these "
+                f"{len(doubt)} held-out rows: all rows will be rejected. Hold out more rows, or "
+                "pass a larger max_risk or a smaller confidence.",
+                UserWarning,
+                stacklevel=3,
+            )
+        return found
+
+    def accepts(self, X: Any) -> np.ndarray:
+        """Tell which rows are answered for.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, ...)
+            Rows like those of the training data.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,), dtype bool
+            False for rows that are rejected.
+        """
+        check_is_fitted(self)
+        return self._answers(X)[1] <= self.threshold_
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Return labels, and ``reject_label_`` for doubtful rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, ...)
+            Rows like those of the training data.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            Of type object where only one of labels and ``reject_label_`` is text.
+        """
+        check_is_fitted(self)
+        answer, doubt = self._answers(X)
+        answer = np.asarray(answer)
+        if isinstance(self.reject_label_, str) != (answer.dtype.kind == "U"):
+            answer = answer.astype(object)
+        return np.where(doubt <= self.threshold_, answer, self.reject_label_)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        if hasattr(self.estimator, "__sklearn_tags__"):
+            tags.input_tags = get_tags(self.estimator).input_tags
+        return tags
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Return the estimator's probabilities, of rejected rows, too.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, ...)
+            Rows like those of the training data.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes)
+            Probabilities of the classes.
+        """
+        check_is_fitted(self)
+        return self.estimator_.predict_proba(X)
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return the accuracy among the rows that are answered for.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, ...)
+            Rows like those of the training data.
+        y : array-like of shape (n_samples,)
+            Labels.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights of the rows.
+
+        Returns
+        -------
+        float
+            The accuracy; NaN if every row is rejected.
+        """
+        check_is_fitted(self)
+        doubt, right = self._judge(X, y)
+        kept = doubt <= self.threshold_
+        if not kept.any():
+            return math.nan
+        weights = None if sample_weight is None else np.asarray(sample_weight)[kept]
+        return float(np.average(right[kept], weights=weights))
+
+
+def conformal_quantile(doubt: np.ndarray, coverage: float) -> float:
+    """Return a threshold that at least a share of new rows does not exceed, in expectation.
+
+    Parameters
+    ----------
+    doubt : ndarray of shape (n_rows,)
+        How doubtful held-out rows are, in increasing order.
+    coverage : float
+        The share.
+
+    Returns
+    -------
+    float
+        Infinite where there are too few rows to tell.
+    """
+    # Among one more row of the same kind, each rank of the new one is as likely.
+    rank = math.ceil(round((len(doubt) + 1) * coverage, 9))
+    return float(doubt[rank - 1]) if rank <= len(doubt) else math.inf
+
+
+def threshold_for_risk(
+    doubt: np.ndarray, right: np.ndarray, max_risk: float, error: float
+) -> float:
+    """Return the largest threshold whose risk is small for sure.
+
+    Given the threshold, rows below it are independent of each other, so that the number of mistakes
+    among them is binomial and has an exact upper bound (Clopper and Pearson). A few thresholds, at
+    fixed ranks, are looked at; they share the error probability.
+
+    Parameters
+    ----------
+    doubt : ndarray of shape (n_rows,)
+        How doubtful held-out rows are, in increasing order.
+    right : ndarray of shape (n_rows,), dtype bool
+        For which of them the answer is right.
+    max_risk : float
+        Largest share of mistakes among the rows that are accepted.
+    error : float
+        Probability with which it may be exceeded.
+
+    Returns
+    -------
+    float
+        Minus infinity where no threshold will do.
+    """
+    n_rows = len(doubt)
+    ranks = np.unique(np.linspace(0, n_rows, _N_SHARES + 1, dtype=int)[1:])
+    for rank in ranks[::-1]:
+        # All rows: nothing is rejected. Else the row at the rank is the threshold itself, which is
+        # not accepted.
+        everything = rank == n_rows
+        kept = right if everything else right[doubt < doubt[rank]]
+        if not len(kept):
+            continue
+        n_wrong = int((~kept).sum())
+        bound = 1.0
+        if n_wrong < len(kept):
+            bound = float(beta.ppf(1 - error / len(ranks), n_wrong + 1, len(kept) - n_wrong))
+        if bound <= max_risk:
+            return math.inf if everything else float(np.nextafter(doubt[rank], -math.inf))
+    return -math.inf
+
+
+def _some(X: Any, y: Any, rows: np.ndarray) -> tuple[Any, Any]:
+    return _safe_indexing(X, rows), _safe_indexing(y, rows)

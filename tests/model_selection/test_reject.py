@@ -1,0 +1,177 @@
+"""The reject option: thresholds, guarantees, and scikit-learn's own tools around it."""
+
+import math
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.datasets import make_classification
+from sklearn.ensemble import IsolationForest
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.neural_network import MLPClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from sklearn_quam import QUAMClassifier, ReferenceClassifier
+from sklearn_quam.model_selection import RejectOptionClassifier
+from sklearn_quam.model_selection._reject import conformal_quantile, threshold_for_risk
+
+X, Y = make_classification(
+    600, 6, n_informative=4, n_classes=3, flip_y=0.05, class_sep=1.2, random_state=0
+)
+TRAIN, HELD_OUT, NEW = slice(0, 200), slice(200, 400), slice(400, 600)
+NET = MLPClassifier((16,), solver="lbfgs", alpha=1.0, max_iter=100, random_state=0)
+
+
+@pytest.fixture(scope="module")
+def given():
+    return ReferenceClassifier(clone(NET).fit(X[TRAIN], Y[TRAIN])).fit(X[TRAIN], Y[TRAIN])
+
+
+def test_the_coverage_is_kept_on_average():
+    rng = np.random.default_rng(0)
+    shares = []
+    for _ in range(2000):
+        held_out, new = np.split(rng.exponential(size=20), [19])
+        shares.append((new <= conformal_quantile(np.sort(held_out), 0.9)).mean())
+    # 18 of 20 ranks of the new row are below: nine tenths, with a standard error of .007.
+    assert abs(np.mean(shares) - 0.9) < 0.025
+
+
+def test_too_few_rows_for_a_coverage_reject_nothing():
+    assert conformal_quantile(np.arange(5.0), 0.9) == math.inf
+    assert conformal_quantile(np.arange(9.0), 0.9) == 8.0
+    assert conformal_quantile(np.arange(100.0), 1.0) == math.inf
+
+
+def risk_below(threshold):
+    """Mistakes are as likely as a row is doubtful; doubt is uniform: the risk is half of it."""
+    return min(threshold, 1.0) / 2
+
+
+def test_the_risk_is_kept_as_surely_as_promised():
+    rng = np.random.default_rng(1)
+    broken, thresholds = 0, []
+    for _ in range(500):
+        doubt = np.sort(rng.uniform(size=1500))
+        right = rng.uniform(size=1500) > doubt
+        found = threshold_for_risk(doubt, right, max_risk=0.2, error=0.1)
+        broken += risk_below(found) > 0.2
+        thresholds.append(found)
+    assert broken / 500 <= 0.1
+    # It is no empty promise: more than half of what would be allowed (0.4) is used.
+    assert 0.2 < np.mean(thresholds) < 0.4
+
+
+def test_a_risk_that_cannot_be_promised_rejects_all(given):
+    reject = RejectOptionClassifier(given, max_risk=1e-4, cv="prefit")
+    with pytest.warns(UserWarning, match="all rows will be rejected. Hold out more rows"):
+        reject.fit(X[HELD_OUT], Y[HELD_OUT])
+    assert (reject.predict(X[NEW]) == -1).all()
+    assert math.isnan(reject.score(X[NEW], Y[NEW]))
+
+
+def test_mistakes_are_rejected(given):
+    reject = RejectOptionClassifier(given, coverage=0.7, cv="prefit").fit(X[HELD_OUT], Y[HELD_OUT])
+    answer, accepted = reject.predict(X[NEW]), reject.accepts(X[NEW])
+    np.testing.assert_array_equal(accepted, answer != -1)
+    np.testing.assert_array_equal(answer[accepted], given.predict(X[NEW])[accepted])
+    assert 0.6 < accepted.mean() < 0.8
+    accuracy = (given.predict(X[NEW]) == Y[NEW]).mean()
+    assert reject.score(X[NEW], Y[NEW]) == (answer == Y[NEW])[accepted].mean() > accuracy
+    np.testing.assert_array_equal(reject.predict_proba(X[NEW]), given.predict_proba(X[NEW]))
+    u = given.predict_uncertainty(X[HELD_OUT])
+    assert reject.coverage_ == (u.total <= reject.threshold_).mean()
+    assert reject.estimator_ is given
+
+
+def test_a_smaller_risk_means_fewer_answers(given):
+    wide, narrow = (
+        RejectOptionClassifier(given, max_risk=r, cv="prefit").fit(X[HELD_OUT], Y[HELD_OUT])
+        for r in (0.3, 0.15)
+    )
+    assert narrow.threshold_ < wide.threshold_
+    assert narrow.risk_ <= 0.15
+
+
+def test_a_threshold_may_be_given(given):
+    reject = RejectOptionClassifier(given, threshold=0.3).fit(X[TRAIN], Y[TRAIN])
+    u = given.predict_uncertainty(X[NEW])
+    np.testing.assert_array_equal(reject.accepts(X[NEW]), u.total <= 0.3)
+    with pytest.raises(ValueError, match="one of max_risk and threshold"):
+        RejectOptionClassifier(given, threshold=0.3, max_risk=0.1).fit(X[TRAIN], Y[TRAIN])
+
+
+@pytest.mark.parametrize("cv", [3, 0.3])
+def test_held_out_rows_are_not_fitted_to(cv):
+    seen = []
+
+    class Watched(ReferenceClassifier):
+        def fit(self, X, y):
+            seen.append(len(X))
+            return super().fit(X, y)
+
+    reject = RejectOptionClassifier(Watched(NET), cv=cv, random_state=0).fit(X[:300], Y[:300])
+    assert seen == ([200, 200, 200, 300] if cv == 3 else [210])
+    assert 0.85 < reject.coverage_ <= 1
+
+
+@pytest.mark.parametrize("doubt", ["epistemic", "total", IsolationForest(random_state=0)])
+def test_what_is_doubtful_can_be_chosen(doubt):
+    est = QUAMClassifier(NET, search="linear", random_state=0)
+    reject = RejectOptionClassifier(est, coverage=0.8, doubt=doubt, random_state=0)
+    reject.fit(X[:400], Y[:400])
+    if isinstance(doubt, str):
+        scores = getattr(reject.estimator_.predict_uncertainty(X[NEW]), doubt)
+    else:
+        scores = -reject.detector_.score_samples(X[NEW])
+    np.testing.assert_array_equal(reject.accepts(X[NEW]), scores <= reject.threshold_)
+    # Absurd rows are rejected, whatever is looked at.
+    far = X[NEW][:1] + 1e4
+    assert doubt == "total" or not reject.accepts(far)[0]
+
+
+def test_labels_may_be_text():
+    names = np.array(["low", "middle", "high"])[Y]
+    reject = RejectOptionClassifier(ReferenceClassifier(NET), coverage=0.5, random_state=0)
+    answer = reject.fit(X[:300], names[:300]).predict(X[NEW])
+    assert answer.dtype.kind == "U"
+    assert set(answer) == {*names, "reject"}
+    answer = reject.set_params(reject_label=-1).fit(X[:300], names[:300]).predict(X[NEW])
+    assert answer.dtype == object
+    assert set(answer) == {*names, -1}
+    with pytest.raises(ValueError, match="reject_label='low' is one of the classes"):
+        reject.set_params(reject_label="low").fit(X[:300], names[:300])
+
+
+def test_a_class_may_be_called_minus_one():
+    reject = RejectOptionClassifier(ReferenceClassifier(NET), coverage=0.5, random_state=0)
+    answer = reject.fit(X[:300], Y[:300] - 1).predict(X[NEW])
+    assert reject.reject_label_ == -2
+    assert set(answer) == {-2, -1, 0, 1}
+
+
+def test_pipelines_searches_and_cross_validation():
+    reject = RejectOptionClassifier(
+        make_pipeline(StandardScaler(), ReferenceClassifier(NET)), random_state=0
+    )
+    assert cross_val_score(reject, X[:300], Y[:300], cv=2).min() > 0.6
+    search = GridSearchCV(reject, {"coverage": [0.5, 1.0]}, cv=2).fit(X[:300], Y[:300])
+    assert search.best_params_ == {"coverage": 0.5}
+    around = make_pipeline(StandardScaler(), RejectOptionClassifier(ReferenceClassifier(NET)))
+    assert set(around.fit(X[:300], Y[:300]).predict(X[NEW])) <= {-1, 0, 1, 2}
+
+
+def test_what_cannot_reject_is_refused():
+    with pytest.raises(TypeError, match="MLPClassifier has no predict_uncertainty"):
+        RejectOptionClassifier(NET).fit(X, Y)
+
+
+@pytest.mark.filterwarnings("ignore")
+@parametrize_with_checks(
+    [RejectOptionClassifier(ReferenceClassifier(NET), threshold=math.inf)],
+    expected_failed_checks=lambda _: {},
+)
+def test_scikit_learn_check(estimator, check):
+    check(estimator)
