@@ -70,6 +70,20 @@ class Bert(nn.Module):
         return SequenceClassifierOutput(loss=loss, logits=logits, hidden_states=(hidden,))
 
 
+class MaskedBert(nn.Module):
+    """Takes words and a mask by name, and returns an object with logits."""
+
+    def __init__(self, width=16, n_classes=3):
+        super().__init__()
+        self.bert, self.classifier = Encoder(width), nn.Linear(width, n_classes)
+
+    def forward(self, input_ids, attention_mask=None):
+        if attention_mask is None:
+            attention_mask = torch.ones_like(input_ids)
+        hidden = self.bert(input_ids) * attention_mask[..., None]
+        return SequenceClassifierOutput(logits=self.classifier(hidden.mean(dim=1)))
+
+
 class DistilBert(Bert):
     """DistilBertForSequenceClassification: a relu between two linear layers."""
 

@@ -33,6 +33,7 @@ from ..real_networks import (
     DistilBert,
     Heads,
     Lightning,
+    MaskedBert,
     PackedLSTM,
     ResNet,
     SequenceClassifierOutput,
@@ -141,6 +142,18 @@ def test_network_is_taken_as_it_is(name):
     tolerance = 2e-2 if name == "autocast" else 1e-5
     np.testing.assert_allclose(est.predict_proba(rows), expected, atol=tolerance)
     assert all(torch.equal(value, before[key]) for key, value in net.state_dict().items())
+
+
+def test_words_and_mask_by_name():
+    rows = {"input_ids": WORDS, "attention_mask": (WORDS != 0).astype(np.int64)}
+    net = made(MaskedBert)
+    est = quam(net).fit(rows, Y)
+    assert (est.cut_, est.execution_) == ("inside", "matmul")
+    with torch.no_grad():
+        logits = net(**{name: torch.tensor(part) for name, part in rows.items()}).logits
+    np.testing.assert_allclose(est.predict_proba(rows), torch.softmax(logits, -1), atol=1e-5)
+    some = {name: part[:3] for name, part in rows.items()}
+    assert (est.predict_uncertainty(some).epistemic > 0).all()
 
 
 @each_network
