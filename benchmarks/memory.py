@@ -131,6 +131,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--images", type=int, default=200_000)
     parser.add_argument("--rows", type=int, default=32_561, help="rows of the table")
+    parser.add_argument("--cases", nargs="*", default=list(CASES), choices=list(CASES))
     arguments = parser.parse_args()
     context, found = multiprocessing.get_context("spawn"), []
     with tempfile.TemporaryDirectory() as folder:
@@ -144,15 +145,15 @@ def main() -> None:
             for first in range(0, n_rows, 10_000):
                 stored[first : first + 10_000] = random.random(stored[first : first + 10_000].shape)
             del stored
-            for name in (name for name in CASES if name.startswith(kind)):
+            for name in (name for name in arguments.cases if name.startswith(kind)):
                 answer = context.Queue()
                 worker = context.Process(target=measure, args=(name, path, answer))
                 worker.start()
                 result = answer.get()
                 worker.join()
                 found.append(result)
-                print(json.dumps(result))
-    RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+                print(json.dumps(result), flush=True)
+                RESULTS.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 
 from .._network.inputs.rows import Inputs, StoredRows
-from .._network.limits import Limits, batches, slices
+from .._network.limits import Limits, batches, is_out_of_memory, slices
 from .._network.predictions import Prediction
 from .._network.reference import ReferenceModel
 from .accumulate import Posterior, make_posterior
@@ -169,13 +168,13 @@ class FittedMethod:
         limits = question.limits
         try:
             return self.results(inputs, question), limits
-        except torch.OutOfMemoryError:
-            smaller = getattr(self.models, "smaller_limits", lambda _: None)(limits)
-            if smaller is None:
-                raise
-            limits = smaller
         except Exception as error:
-            if len(inputs) == 1:
+            if is_out_of_memory(error):
+                smaller = getattr(self.models, "smaller_limits", lambda _: None)(limits)
+                if smaller is None:
+                    raise
+                limits = smaller
+            elif len(inputs) == 1:
                 return self._unknown(f"{type(error).__name__}: {error}", question), limits
         middle, parts = max(1, len(inputs) // 2), []
         for half in (inputs[:middle], inputs[middle:]):

@@ -1,5 +1,7 @@
 """Rows spread over workers, and chunks that have to fit the memory."""
 
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -145,7 +147,19 @@ def test_searches_at_once_follow_the_memory_limit(data, module):
     assert searches_at_once(make(module, memory_limit=5 * per_search).fit(X, y), X) == 5
 
 
-def test_running_out_of_memory_halves_the_searches(data, module, monkeypatch):
+OUT_OF_MEMORY = [
+    torch.OutOfMemoryError("CUDA out of memory."),
+    RuntimeError(
+        "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: "
+        "you tried to allocate 4000000000 bytes. Error code 12 (Cannot allocate memory)"
+    ),
+    MemoryError("Unable to allocate 3.7 GiB for an array"),
+]
+each_error = pytest.mark.parametrize("error", OUT_OF_MEMORY, ids=lambda e: type(e).__name__)
+
+
+@each_error
+def test_running_out_of_memory_halves_the_searches(data, module, monkeypatch, error):
     X, y = data
     expected = make(module).fit(X, y).predict_uncertainty(X[:9])
     sizes = []
@@ -154,7 +168,7 @@ def test_running_out_of_memory_halves_the_searches(data, module, monkeypatch):
     def limited(problem, steps, query, original, target, n_targets, watcher):
         sizes.append(len(target))
         if len(target) > 4:
-            raise torch.OutOfMemoryError("CUDA out of memory.")
+            raise error
         return search(problem, steps, query, original, target, n_targets, watcher)
 
     monkeypatch.setattr(adversarial, "run_searches", limited)
@@ -169,14 +183,62 @@ def test_running_out_of_memory_halves_the_searches(data, module, monkeypatch):
     assert [size for size in sizes if size > 4] == [6]
 
 
-def test_running_out_of_memory_with_a_single_search_is_an_error(data, module, monkeypatch):
+# Prints whether all rows were answered, and the most searches that ran together.
+UNDER_A_HARD_LIMIT = """
+import resource, sys
+import numpy as np, torch
+from torch import nn
+from sklearn_quam import PenaltySearch, QUAMClassifier
+from sklearn_quam._search import adversarial
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+X = np.random.default_rng(0).normal(size=(64, 200)).astype(np.float32)
+net = nn.Sequential(nn.Linear(200, 2000), nn.ReLU(), nn.Linear(2000, 3))
+search = PenaltySearch(n_steps=1, batch_size=16)
+est = QUAMClassifier(net, search=search, memory_limit="100GB", random_state=0)
+est.fit(X, np.arange(64) % 3)
+few = est.predict_uncertainty(X[:1]).epistemic
+sizes, search = [], adversarial.run_searches
+
+def noted(problem, steps, query, original, target, *others):
+    found = search(problem, steps, query, original, target, *others)
+    sizes.append(len(target))
+    return found
+
+adversarial.run_searches = noted
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 400 * 10**6,) * 2)
+many = est.predict_uncertainty(X[:50]).epistemic
+assert np.isfinite(many).all() and (many < 1e299).all()
+np.testing.assert_allclose(many[:1], few, rtol=1e-4)
+print(max(sizes))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="address spaces are limited on Linux only")
+def test_searches_that_a_cpu_has_no_memory_for_are_tried_again_with_less():
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", UNDER_A_HARD_LIMIT],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    # All 150 would need 1.2 GB for their parameters and moments alone.
+    assert 0 < int(done.stdout) < 75
+
+
+@each_error
+def test_running_out_of_memory_with_a_single_search_is_an_error(data, module, monkeypatch, error):
     X, y = data
 
     def never(*_, **__):
-        raise torch.OutOfMemoryError("CUDA out of memory.")
+        raise error
 
     monkeypatch.setattr(adversarial, "run_searches", never)
-    with pytest.raises(torch.OutOfMemoryError):
+    with pytest.raises(type(error), match=r"memory|allocate"):
         make(module).fit(X, y).predict_uncertainty(X[:3])
 
 
