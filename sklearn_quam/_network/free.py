@@ -6,6 +6,7 @@ part behind the cut is run with many sets of weights together.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -72,8 +73,9 @@ class FreeNetwork:
         return _cut_again, (self.module, self.free, *decisions, self.probe)
 
     def for_thread(self) -> FreeNetwork:
-        """Return one that may run beside this one."""
-        return replace(self, executor=self.executor.for_thread())
+        """Return one that may run beside this one: what is recorded is recorded in its own copy."""
+        split = replace(self.split, rest=copy.deepcopy(self.split.rest))
+        return replace(self, split=split, executor=self.executor.for_thread())
 
     def at_cut(self, inputs: Inputs | StoredRows) -> Rows:
         """Return the values at the cut, computed in batches.

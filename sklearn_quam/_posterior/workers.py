@@ -7,8 +7,6 @@ memory instead of copying them. Each worker runs one thread.
 from __future__ import annotations
 
 import os
-import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -30,6 +28,18 @@ _TASKS_PER_WORKER = 4
 _MAX_LOSSES = 3
 # Seconds after which a worker looks whether its parent is still there.
 _LOOK_EVERY = 2.0
+# What a worker process does first: it ends soon after its parent, whatever it is busy with or waits
+# for. As text, because to import this package takes seconds in which the parent may be gone.
+_WATCH = """
+import os, threading, time
+
+def watch():
+    while os.getppid() == {}:
+        time.sleep({})
+    os._exit(1)
+
+threading.Thread(target=watch, daemon=True).start()
+"""
 
 
 class WorkersLostError(RuntimeError):
@@ -139,18 +149,8 @@ def _watched_workers() -> AbstractContextManager:
     backend = get_active_backend()[0]
     if type(backend).__name__ != "LokyBackend" or "initializer" in backend.backend_kwargs:
         return nullcontext()
-    options = {**backend.backend_kwargs, "initializer": _end_with, "initargs": (os.getpid(),)}
+    watch = {"initializer": exec, "initargs": (_WATCH.format(os.getpid(), _LOOK_EVERY), {})}
     threads = backend.inner_max_num_threads
-    return parallel_config(backend="loky", inner_max_num_threads=threads, **options)
-
-
-def _end_with(parent: int) -> None:
-    """End this process soon after its parent has, whatever it is busy with or waits for."""
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(_LOOK_EVERY)
-        os._exit(1)
-
-    if os.getppid() == parent:
-        threading.Thread(target=watch, daemon=True).start()
+    return parallel_config(
+        backend="loky", inner_max_num_threads=threads, **backend.backend_kwargs, **watch
+    )

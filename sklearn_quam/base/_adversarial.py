@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from numbers import Integral, Real
@@ -14,6 +15,7 @@ from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 
 from .._network.free import FreeNetwork
 from .._network.limits import computing
+from .._posterior.progress import tracked
 from .._posterior.results import RowResults, SearchDiagnostics
 from .._search.adversarial import AdversarialModels, adversarial_models
 from .._search.natural.arguments import LinearSearch, NaturalSearch, is_linear
@@ -229,7 +231,11 @@ class AdversarialSearch(WeightChanging):
         inputs, fitted = self._check_inputs(x), self._fitted
         refuse_lost_rows(fitted.predict(inputs)[1])
         limits = self._question(inputs).limits
-        return list(found_models(fitted.models, fitted.reference, inputs, limits))
+        found = found_models(fitted.models, fitted.reference, inputs, limits)
+        return list(self._tracked(found, len(inputs)))
+
+    def _tracked(self, items: Any, total: int, unit: str = "row") -> Iterator[Any]:
+        return tracked(items, type(self).__name__, self.verbose, unit, total)
 
     @computing()
     def rival_costs(self, X: Any) -> np.ndarray:
@@ -269,7 +275,8 @@ class AdversarialSearch(WeightChanging):
         warn_about_lost_rows(lost)
         prices = np.zeros((len(inputs), models.problem.targets.n_answers))
         fine = torch.as_tensor(np.flatnonzero(~lost), device=inputs.device)
-        for rows in fine.split(models.rows_at_once(inputs, replace(limits, n_workers=1))):
+        chunks = fine.split(models.rows_at_once(inputs, replace(limits, n_workers=1)))
+        for rows in self._tracked(chunks, len(chunks), "chunk"):
             prices[rows.cpu().numpy()] = models.prices(inputs[rows], original[rows], limits)
         return prices
 
@@ -308,4 +315,5 @@ class AdversarialSearch(WeightChanging):
         inputs, fitted = self._check_inputs(x), self._fitted
         refuse_lost_rows(fitted.predict(inputs)[1])
         limits = self._question(inputs).limits
-        return list(search_traces(fitted.models, fitted.reference, inputs, limits))
+        traces = search_traces(fitted.models, fitted.reference, inputs, limits)
+        return list(self._tracked(traces, len(inputs)))

@@ -51,7 +51,12 @@ def main(folder, result, n_jobs, n_steps, seconds):
     est = make(n_jobs, n_steps=n_steps, seconds=seconds)
     sys.stdout.write("ready\n")
     sys.stdout.flush()
-    u = est.predict_uncertainty(X_NEW, checkpoint=folder or None)
+    try:
+        u = est.predict_uncertainty(X_NEW, checkpoint=folder or None)
+    except KeyboardInterrupt:
+        sys.stdout.write("stopped\n")
+        sys.stdout.flush()
+        raise
     np.save(result, np.stack(u))
 
 

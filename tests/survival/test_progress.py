@@ -1,0 +1,146 @@
+"""How long it will take: bars that appear by themselves, and a warning."""
+
+import re
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+from sklearn_quam import PenaltySearch, QUAMClassifier, ReferenceClassifier
+from sklearn_quam._posterior import progress as module
+from sklearn_quam._posterior.progress import Progress
+from sklearn_quam.exceptions import SlowWarning
+
+from .run import X_NEW, X, Y
+
+
+class Clock:
+    """Time that passes when it is told to."""
+
+    now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(module, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def looking(monkeypatch):
+    monkeypatch.setattr(module, "_someone_is_looking", lambda: True)
+
+
+def run(clock, n_rows, seconds_each, verbose=None, **options):
+    with Progress(n_rows, "Method", verbose, **options) as progress:
+        for _ in range(n_rows):
+            clock.now += seconds_each
+            progress.advance(1)
+
+
+def test_a_bar_appears_where_more_than_ten_seconds_are_ahead(clock, looking, capsys):
+    run(clock, 20, 1.0)
+    shown = capsys.readouterr().err
+    assert "Method" in shown
+    assert "20/20" in shown
+
+
+def test_short_runs_show_none(clock, looking, capsys):
+    run(clock, 8, 1.0)
+    assert not capsys.readouterr().err
+
+
+def test_none_is_shown_where_nobody_looks(clock, capsys):
+    run(clock, 20, 1.0)
+    assert not capsys.readouterr().err
+
+
+def test_verbose_decides(clock, looking, capsys):
+    run(clock, 20, 1.0, verbose=0)
+    assert not capsys.readouterr().err
+    run(clock, 2, 0.001, verbose=1)
+    assert "2/2" in capsys.readouterr().err
+
+
+def test_the_time_left_is_told_after_the_first_chunk(clock, looking):
+    with Progress(100, "Method", 0) as progress:
+        assert progress.seconds_left is None
+        progress.begin(10)
+        clock.now += 5
+        progress.advance(10)
+        assert progress.seconds_left == pytest.approx(45)
+
+
+def test_what_was_done_before_takes_no_time(clock):
+    with Progress(100, "Method", 0) as progress:
+        progress.had_before(60)
+        clock.now += 5
+        progress.advance(10)
+        assert progress.seconds_left == pytest.approx(15)
+
+
+def test_progress_within_a_row(clock, looking, capsys):
+    with Progress(8, "Method", None) as progress:
+        progress.begin(1)
+        clock.now += 4
+        progress.report(0.1)
+        assert progress.seconds_left == pytest.approx(4 / 0.1 * 7.9)
+    assert "0.1/8" in capsys.readouterr().err
+
+
+def test_long_runs_warn_once_with_three_remedies(clock):
+    with pytest.warns(SlowWarning) as caught:
+        run(clock, 30, 60.0, remedies=("a", "b", "c"))
+    assert len(caught) == 1
+    text = str(caught[0].message)
+    assert "will take 29 minutes more for 29 of 30 rows" in text
+    assert "(1) a; (2) b; (3) c" in text
+
+
+def test_runs_of_less_than_ten_minutes_do_not(clock):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(clock, 10, 60.0)
+
+
+@pytest.mark.parametrize("search", ["natural", "linear", "penalty"])
+def test_every_search_has_three_remedies(search):
+    est = QUAMClassifier(nn.Linear(4, 3), search=search).fit(X, Y)
+    remedies = est._remedies()
+    assert len(remedies) == 3
+    assert not any(f"search='{search}'" in remedy for remedy in remedies)
+
+
+def test_searches_report_how_far_they_are(monkeypatch):
+    shares = []
+    report = Progress.report
+    monkeypatch.setattr(Progress, "report", lambda self, s: shares.append(s) or report(self, s))
+    torch.manual_seed(0)
+    est = QUAMClassifier(nn.Linear(4, 3), search=PenaltySearch(n_steps=10)).fit(X, Y)
+    est.predict_uncertainty(X_NEW[:2])
+    assert len(shares) > 10
+    assert shares == sorted(shares)
+    assert shares[-1] == pytest.approx(1)
+
+
+def test_displays_that_compute_show_progress(monkeypatch, looking, capsys):
+    pytest.importorskip("matplotlib")
+    from sklearn_quam.display import UncertaintyMapDisplay
+
+    monkeypatch.setattr(module, "_WORTH_A_BAR", -1.0)
+    est = ReferenceClassifier(nn.Linear(2, 3)).fit(X[:, :2], Y)
+    UncertaintyMapDisplay.from_estimator(est, X[:, :2], grid_resolution=8)
+    assert re.search(r"ReferenceClassifier.*64/64", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("ask", ["adversarial_models", "search_traces", "rival_costs"])
+def test_looks_into_searches_show_progress(ask, monkeypatch, looking, capsys):
+    monkeypatch.setattr(module, "_WORTH_A_BAR", -1.0)
+    est = QUAMClassifier(nn.Linear(4, 3)).fit(X, Y)
+    getattr(est, ask)(X_NEW[:2])
+    assert "QUAMClassifier" in capsys.readouterr().err
