@@ -233,8 +233,9 @@ def test_pnml_regret_of_least_squares():
 def reader_of(module, layer, rows):
     from sklearn_quam import ReferenceClassifier
 
-    reference = ReferenceClassifier(module).fit(rows, LABELS)._fitted.reference
-    inputs = reference.inputs(rows)
+    est = ReferenceClassifier(module).fit(rows, LABELS)
+    reference = est._fitted.reference
+    inputs = est._check_rows(rows, reference)
     return make_reader(reference, layer, inputs[:3])(inputs)
 
 
