@@ -8,6 +8,8 @@ import numpy as np
 from joblib import parallel
 from torch import Tensor
 
+from ..._network.inputs.sources import open_source
+
 
 def refuse_targets(y: Any, task: str) -> None:
     """Refuse targets that are missing, and texts where values are due.
@@ -43,6 +45,9 @@ def refuse_targets(y: Any, task: str) -> None:
 
 def refuse_single_row(X: Any) -> None:
     """Refuse rows without an axis of rows: nobody can tell features from rows."""
+    # skorch's SliceDataset calls itself a vector, of items.
+    if open_source(X) is not None:
+        return
     if getattr(X, "ndim", 2) == 1 or (isinstance(X, list) and X and np.ndim(X[0]) == 0):
         raise ValueError(
             f"X has one dimension ({len(X)} values), but rows of features are due. Reshape your "
