@@ -11,7 +11,7 @@ OUT ?= demo_output
 export OMP_WAIT_POLICY := PASSIVE
 export MPLBACKEND := Agg
 
-.PHONY: demo test test-slow test-min coverage lint docs bench check-peers dist clean
+.PHONY: demo test test-slow fuzz test-min coverage lint docs bench check-peers dist clean
 
 demo: $(VENV)/.installed-plots
 	$(BIN)/python examples/demo.py --out $(OUT)
@@ -24,6 +24,12 @@ test: $(VENV)/.installed-test
 test-slow: export OMP_NUM_THREADS := 1
 test-slow: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n 2 -m slow tests
+
+# Whatever users may pass in, 1,000 cases of each kind; "make test" tries 100.
+fuzz: export OMP_NUM_THREADS := 1
+fuzz: export FUZZ_CASES := 1000
+fuzz: $(VENV)/.installed-test
+	$(BIN)/python -m pytest tests/test_fuzz.py
 
 # The same with the lowest versions that setup.cfg allows. What old versions warn about is no error.
 test-min: export OMP_NUM_THREADS := 1

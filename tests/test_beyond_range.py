@@ -205,6 +205,8 @@ def test_prices_and_models_of_absurd_rows():
     with pytest.warns(BeyondRangeWarning):
         costs = est.rival_costs(rows)
     np.testing.assert_array_equal(costs[1], 0)
+    with pytest.warns(BeyondRangeWarning):
+        np.testing.assert_array_equal(est.rival_costs(rows[[1]]), np.zeros((1, 3)))
     np.testing.assert_allclose(costs[[0, 2]], est.rival_costs(rows[[0, 2]]), rtol=1e-5)
     for ask in (est.adversarial_models, est.search_traces):
         with pytest.raises(ValueError, match="cannot compute with row 1"):

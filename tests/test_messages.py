@@ -62,6 +62,18 @@ def test_a_class_instead_of_an_object(kind):
         QUAMClassifier(kind).fit(X, LABELS)
 
 
+def test_tensors_of_other_kinds():
+    est = ReferenceClassifier(dense()).fit(X, LABELS)
+    with pytest.raises(ValueError, match=r"'meta' device has a shape but no numbers. Pass one"):
+        est.predict_uncertainty(torch.empty(3, 4, device="meta"))
+    expected = est.predict_uncertainty(X_NEW).total
+    rows = torch.tensor(X_NEW)
+    negative = torch.complex(torch.zeros_like(rows), -rows).conj().imag
+    assert negative.is_neg()
+    for same in (negative, rows.to_sparse(), X_NEW.astype(np.longdouble)):
+        np.testing.assert_array_equal(est.predict_uncertainty(same).total, expected)
+
+
 def test_forked_processes_are_refused():
     est = QUAMClassifier(dense(), n_jobs=2).fit(X, LABELS)
     with (

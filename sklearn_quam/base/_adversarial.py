@@ -274,6 +274,8 @@ class AdversarialSearch(WeightChanging):
         original, lost = self._fitted.predict(inputs)
         warn_about_lost_rows(lost)
         prices = np.zeros((len(inputs), models.problem.targets.n_answers))
+        if lost.all():
+            return prices
         fine = torch.as_tensor(np.flatnonzero(~lost), device=inputs.device)
         chunks = fine.split(models.rows_at_once(inputs, replace(limits, n_workers=1)))
         for rows in self._tracked(chunks, len(chunks), "chunk"):

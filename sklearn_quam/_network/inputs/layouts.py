@@ -20,8 +20,16 @@ def from_tensor(values: Any) -> Any:
     """Return tensors as arrays on the host; leave everything else to the usual validation."""
     if not isinstance(values, Tensor):
         return values
+    if values.is_meta:
+        raise ValueError(
+            "A tensor on the 'meta' device has a shape but no numbers. Pass one with data, such as "
+            "a copy on the CPU."
+        )
     values = values.detach().cpu()
-    return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
+    values = values.to_dense() if values.layout != torch.strided else values
+    values = values.float() if values.dtype == torch.bfloat16 else values
+    # What torch has noted but not done yet: a conjugate, another sign.
+    return values.resolve_conj().resolve_neg().numpy()
 
 
 def refuse_masked(values: Any, name: str) -> None:
