@@ -487,7 +487,7 @@ def test_mixture_is_the_average_of_its_parts(mixture, monkeypatch):
         single, make, y = LaplaceRegressor, mlp_regressor, TARGET
         more = {"noise_variance": 0.5, "measure": "variance", "link": "mean"}
     nets = [fitted(make(seed), X64, y) for seed in range(2)]
-    arguments = {**LAPLACE, **more}
+    arguments = {**LAPLACE, **more, "output": None}
     members, fit_models = [], single._fit_models
 
     def remember(member, fit):

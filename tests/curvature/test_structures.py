@@ -368,6 +368,7 @@ def block_diagonal(module, X, y):
             yield name, torch.einsum("nkp,nkl,nlq->pq", old, fisher, old), scores_of
 
 
+@pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.MissingClassesWarning")
 @pytest.mark.parametrize("exact", ["linear network", "one row"])
 def test_kronecker_factors_are_exact_where_inputs_and_gradients_do_not_vary_together(exact):
     if exact == "linear network":
