@@ -30,14 +30,15 @@ def opened(
     """
     if hasattr(estimator, "best_estimator_"):
         return opened(estimator.best_estimator_, needs)
-    before, last = split_pipeline(estimator)
+    # Searches have what their estimators have, but need not be fitted.
+    is_search = hasattr(estimator, "cv")
+    before, last = (None, estimator) if is_search else split_pipeline(estimator)
     if last is not estimator:
         transformers, method = opened(last, needs)
         return ([] if before is None else [before]) + transformers, method
     names = (needs,) if isinstance(needs, str) else needs
-    # Searches have what their estimators have, but need not be fitted.
-    if hasattr(estimator, "cv") or not any(hasattr(estimator, name) for name in names):
-        hint = " Fit the search with refit=True first." if hasattr(estimator, "cv") else ""
+    if is_search or not any(hasattr(estimator, name) for name in names):
+        hint = " Fit the search with refit=True first." if is_search else ""
         if hasattr(estimator, "novelty"):
             hint = " LocalOutlierFactor judges new rows with novelty=True."
         raise TypeError(

@@ -26,6 +26,7 @@ from sklearn_quam import (
 )
 from sklearn_quam._curvature.influence import Influence, _systematic_sample
 from sklearn_quam._network.chain import Chain
+from sklearn_quam._network.inputs.rows import Inputs
 from sklearn_quam._search.natural import arguments
 from sklearn_quam._search.natural.chains import ChainSteps
 from sklearn_quam._search.natural.general import GeneralSteps
@@ -304,7 +305,7 @@ def test_what_is_called_feasible_is_so_on_all_rows():
     net = network_of_blobs(rows, y, n_epochs=10)
     est = QUAMClassifier(net, random_state=0, slack=5.0).fit(rows, y)
     models = est._fitted.models
-    inputs = torch.tensor(np.concatenate([rows[:25], unknown[:25]]))
+    inputs = Inputs((torch.tensor(np.concatenate([rows[:25], unknown[:25]])),))
     original = est._fitted.reference.predict(inputs)
 
     class Keeper(BestSampler):
@@ -322,7 +323,7 @@ def test_what_is_called_feasible_is_so_on_all_rows():
     _, increase = models.problem.measure(free, query, 500, every)
     assert float((increase <= models.problem.slack).float().mean()) >= 0.9
     # What users get has been measured on all rows.
-    for of_row in est.adversarial_models(inputs[25:27].numpy()):
+    for of_row in est.adversarial_models(unknown[:2]):
         for model in of_row:
             net_ = network_of_blobs(rows, y, n_epochs=0)
             net_.load_state_dict(model["state_dict"])
@@ -436,7 +437,7 @@ def test_a_step_stays_on_its_device_and_reads_nothing_back(search, kind, n_out, 
     models = est._fitted.models
     problem, steps = models.problem, models.steps
     rows = torch.as_tensor(X_NEW[:3]).double()
-    original = est._fitted.reference.predict(rows)
+    original = est._fitted.reference.predict(Inputs((rows,)))
     targets = problem.targets.choose(original)
     n_targets = targets.shape[1]
     repeated = rows.repeat_interleave(n_targets, dim=0), original.repeat(n_targets)

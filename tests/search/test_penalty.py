@@ -12,6 +12,7 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from sklearn_quam import PenaltySearch, QUAMClassifier, QUAMRegressor
+from sklearn_quam._network.inputs.rows import Inputs
 from sklearn_quam._search.schedule import Schedule
 
 from ..networks import LABELS, TARGET, TWO_TARGETS, X_NEW, X, dense, train
@@ -96,7 +97,7 @@ def test_an_untargeted_step_is_that_of_algorithm_1(kind, n_out, y, step):
     est = quam(kind, module, targets="untargeted", **options, random_state=0).fit(X, y)
     problem, steps = est._fitted.models.problem, est._fitted.models.steps
     rows = torch.as_tensor(X_NEW[:5]).double()
-    original = est._fitted.reference.predict(rows)
+    original = est._fitted.reference.predict(Inputs((rows,)))
     targets = problem.targets.choose(original)
     assert targets.shape == (5, 1)
     state = steps.init(problem, (rows,), original, targets[:, 0], 1)
@@ -122,7 +123,7 @@ def test_an_untargeted_search_starts_next_to_the_given_network(kind, n_out, y):
     module = trained(n_out, y)
     est = quam(kind, module, targets="untargeted", random_state=0).fit(X, y)
     rows = torch.as_tensor(X_NEW[:2]).double()
-    original = est._fitted.reference.predict(rows)
+    original = est._fitted.reference.predict(Inputs((rows,)))
     models, target = est._fitted.models, torch.zeros(2, dtype=torch.long)
     state = models.steps.init(models.problem, (rows,), original, target, 1)
     for name, weight in module.named_parameters():

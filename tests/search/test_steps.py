@@ -8,6 +8,7 @@ import torch
 from sklearn.base import BaseEstimator
 
 from sklearn_quam import QUAMClassifier, QUAMRegressor
+from sklearn_quam._network.inputs.rows import Inputs
 from sklearn_quam._posterior.accumulate import make_posterior
 from sklearn_quam._search.profile import SAMPLERS, choose_sampler
 from sklearn_quam._search.run import run_searches
@@ -107,7 +108,7 @@ def test_steps_of_another_kind_run_with_each_sampler(kind, n_out, y, sampling, m
     est = kind(trained(n_out, y), **options).fit(X, y)
     problem, steps = est._fitted.models.problem, PlainSteps(measures_all=measures_all)
     rows = torch.as_tensor(X_NEW[:3]).double()
-    original = est._fitted.reference.predict(rows)
+    original = est._fitted.reference.predict(Inputs((rows,)))
     targets = problem.targets.choose(original)
     n_targets = targets.shape[1]
     query = (rows.repeat_interleave(n_targets, dim=0),)
@@ -190,7 +191,7 @@ def test_half_of_the_searches_go_on_as_they_would_with_the_others(
     est = quam(kind, trained(n_out, y), **options, weight_decay=0.1, random_state=0).fit(X, y)
     problem, steps = est._fitted.models.problem, est._fitted.models.steps
     rows = torch.as_tensor(X_NEW[:8]).double()
-    original = est._fitted.reference.predict(rows)
+    original = est._fitted.reference.predict(Inputs((rows,)))
     target = problem.targets.choose(original)[:, -1]
     state = steps.init(problem, (rows,), original, target, 1)
     for step in range(5):
