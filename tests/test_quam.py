@@ -183,7 +183,7 @@ def test_a_cut_network_gives_the_same_as_the_whole(module, data, parameters, mon
     # Only the last layer leaves something before it that is the same for all models.
     assert est.cut_ == ("inside" if parameters == "last_layer" else "at_input")
     monkeypatch.setattr(
-        free, "split_module", lambda module, *_: SplitModule(None, module, "failed")
+        free, "split_module", lambda module, *_, **__: SplitModule(None, module, "failed")
     )
     whole = clone(est).fit(data, LABELS)
     assert whole.cut_ == "failed"
