@@ -78,6 +78,9 @@ TABLES = {
             "diversity",
             "tables",
             "combination",
+            "large_head",
+            "many_rows",
+            "peer_loop",
         )
     },
     "tables_by_table": lambda: stored("tables")["by table"],

@@ -25,11 +25,12 @@ METHODS = (
     "SWAG",
     "CyclicalSGHMC",
     "QUAM",
-    "QUAM, temperature 1",
+    "QUAM, one temperature",
     "QUAM, penalty search",
 )
 ARGUMENTS = {
-    "QUAM, temperature 1": {"temperature": 1.0},
+    # The average that predicts is the one that ranks rows.
+    "QUAM, one temperature": {"forecast_temperature": 30.0},
     "QUAM, penalty search": {"search": "penalty", "parameters": "all"},
 }
 

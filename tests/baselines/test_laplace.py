@@ -405,6 +405,7 @@ def peak_memory():
     return used if sys.platform == "darwin" else 1024 * used
 
 
+@pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.MissingClassesWarning")
 @pytest.mark.slow
 @pytest.mark.parametrize("structure", ["kron", "diag"])
 def test_large_last_layers_never_make_the_matrix_of_all_parameters(structure):

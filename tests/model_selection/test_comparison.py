@@ -243,7 +243,7 @@ def test_pipelines_frames_and_text_labels_are_compared():
     methods = [quam(net), outside, quam(net, n_steps=2), search]
     frame = compare_uncertainty(methods, *data, {"far": FRAME_OOD}, **FAST)
     assert frame.error.eq("").all(), frame.error.tolist()
-    names = ["QUAMClassifier", "QUAMClassifier 2", "QUAMClassifier 3", "GridSearchCV", ENTROPY]
+    names = ["QUAMClassifier", *(f"QUAMClassifier {n}" for n in (2, 3, 4)), ENTROPY]
     assert list(frame.method.unique()) == names  # both networks are the same but for who holds them
     # The same network, seed and rows.
     columns = ["roc_auc", "aupr", "fpr95"]
