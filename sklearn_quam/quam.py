@@ -162,12 +162,9 @@ class QUAMClassifier(AdversarialSearch, BaseUncertaintyClassifier):
         ],
     }
 
+    _auto_temperature = 10.0
     # Where the network is taken as linear, rivals look cheaper than they are.
-    _auto_temperatures: ClassVar[dict] = {
-        NaturalSearch: 30.0,
-        LinearSearch: 1.0,
-        PenaltySearch: 10.0,
-    }
+    _own_temperatures: ClassVar[dict] = {NaturalSearch: 30.0, LinearSearch: 1.0}
     _auto_slack = 10.0
     _auto_search = NaturalSearch
     _auto_sampling = "trajectory"
@@ -367,7 +364,7 @@ class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
         "targets": [StrOptions({"all", "untargeted"})],
     }
 
-    _auto_temperatures: ClassVar[dict] = {object: 1.0}
+    _auto_temperature = 1.0
     _auto_slack = 10.0
     _auto_search = PenaltySearch
     _auto_sampling = "profile"

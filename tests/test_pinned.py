@@ -25,7 +25,6 @@ def test_every_pinned_number_has_a_case():
 
 
 @pytest.mark.filterwarnings("ignore:The chains have not converged")
-@pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.CollapsedWeightsWarning")
 @pytest.mark.parametrize("name", NUMBERS)
 def test_the_same_numbers(name):
     make, data, rows = CASES[name]

@@ -39,7 +39,9 @@ class AdversarialSearch(WeightChanging):
     """What QUAM's classifier and regressor share."""
 
     # In nats of the whole training data; the Bayesian posterior has a temperature of one.
-    _auto_temperatures: ClassVar[dict[type, float]]
+    _auto_temperature: ClassVar[float]
+    # Of kinds of searches that have another one.
+    _own_temperatures: ClassVar[dict[type, float]] = {}
     _auto_slack: ClassVar[float]
     # What arguments of search="auto" are arguments of.
     _auto_search: ClassVar[type]
@@ -155,7 +157,7 @@ class AdversarialSearch(WeightChanging):
     def _choose_temperature(self, search: Any) -> float:
         if self.temperature != "auto":
             return float(self.temperature)
-        return next(t for kind, t in self._auto_temperatures.items() if isinstance(search, kind))
+        return self._own_temperatures.get(type(search), self._auto_temperature)
 
     def _forecast_temperature(self, n_rows: int) -> float | None:  # noqa: ARG002
         """Return the temperature of the average that predicts, if it has one of its own."""

@@ -31,6 +31,8 @@ _MAX_NAMED = 5
 _LOOKED_AT = 256
 # What rounding may do to a loss.
 _TOLERANCE = 1e-3
+# Rows that can tell whether it is so for most: of a few, all may be certain.
+_ENOUGH_ROWS = 10
 _WHY_LOST = (
     "values are so far from those of the training data that the numbers of the network overflow, "
     "saturate or lose all their digits."
@@ -170,7 +172,7 @@ def warn_about_collapsed_weights(
 ) -> None:
     """Say if hardly any model but the given one, where each search starts, has a weight."""
     collapsed = effective_sample_size <= n_searches * (1 + _TOLERANCE)
-    if collapsed.mean() > 0.5:
+    if len(collapsed) >= _ENOUGH_ROWS and collapsed.mean() > 0.5:
         warn(
             f"For {int(collapsed.sum())} of {len(collapsed)} rows, almost nothing but the given "
             "network counts: their effective sample size is no larger than the number of searches "
