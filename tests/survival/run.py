@@ -1,5 +1,6 @@
 """A run in a process of its own, to be killed."""
 
+import signal
 import sys
 import time
 
@@ -47,6 +48,8 @@ def in_small_chunks():
 
 
 def main(folder, result, n_jobs, n_steps, seconds):
+    # Who is started in the background may have inherited that interrupts are ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     in_small_chunks()
     est = make(n_jobs, n_steps=n_steps, seconds=seconds)
     sys.stdout.write("ready\n")

@@ -171,18 +171,20 @@ def test_no_worker_outlives_its_parent(tmp_path, how, wait):
 @pytest.mark.parametrize("n_jobs", [1, 2])
 def test_ctrl_c_stops_soon_and_loses_nothing(tmp_path, n_jobs):
     folder = tmp_path / "folder"
-    process = start(folder, tmp_path / "never.npy", n_jobs=n_jobs, n_steps=300, seconds=0.002)
-    # The first chunk is done before there are workers.
-    while len(list(folder.glob("*.npz"))) < n_jobs and process.poll() is None:
-        time.sleep(0.1)
-    done = len(list(folder.glob("*.npz")))
-    begin = time.monotonic()
-    os.killpg(process.pid, signal.SIGINT)
-    assert process.stdout.readline() == "stopped\n"
-    took = time.monotonic() - begin
-    process.wait(30)
-    left = wait_until_gone(process, 10)
-    finish(process)
+    process = start(folder, tmp_path / "never.npy", n_jobs=n_jobs, n_steps=300, seconds=0.01)
+    try:
+        # The first chunk is done before there are workers.
+        while len(list(folder.glob("*.npz"))) < n_jobs and process.poll() is None:
+            time.sleep(0.1)
+        done = len(list(folder.glob("*.npz")))
+        begin = time.monotonic()
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.stdout.readline() == "stopped\n"
+        took = time.monotonic() - begin
+        process.wait(30)
+        left = wait_until_gone(process, 20)
+    finally:
+        finish(process)
     # About two seconds; a busy machine takes its time to start and end processes.
     assert took < 20
     assert not left
