@@ -80,7 +80,64 @@ class FittedDetector:
         return scores
 
 
-class BaseDetector(OutlierMixin, NetworkEstimator):
+class Thresholded(OutlierMixin):
+    """Outliers are rows whose score is below the threshold that was fitted."""
+
+    fit: Callable[..., Any]
+    score_samples: Callable[[Any], np.ndarray]
+    offset_: float
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Return by how much each row is more normal than the threshold.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, ...)
+            Rows like those of the training data.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            ``score_samples(X) - offset_``; negative for outliers.
+        """
+        return self.score_samples(X) - self.offset_
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Tell outliers from normal rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, ...)
+            Rows like those of the training data.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            -1 for outliers, 1 for others.
+        """
+        return np.where(self.decision_function(X) < 0, -1, 1)
+
+    def fit_predict(self, X: Any, y: Any = None, **fit_params: Any) -> np.ndarray:
+        """Fit, and tell outliers among the training rows from the others.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, ...)
+            Training data.
+        y : array-like of shape (n_samples,), default=None
+            Labels.
+        **fit_params : dict
+            Arguments of `fit`.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            -1 for outliers, 1 for others.
+        """
+        return self.fit(X, y, **fit_params).predict(X)
+
+
+class BaseDetector(Thresholded, NetworkEstimator):
     """Base of all detectors of the package."""
 
     _task = "classifier"
@@ -209,55 +266,6 @@ class BaseDetector(OutlierMixin, NetworkEstimator):
         check_is_fitted(self)
         self._refuse_changed_parameters()
         return self._fitted(self._check_rows(X, self._fitted.reference))
-
-    def decision_function(self, X: Any) -> np.ndarray:
-        """Return by how much each row is more normal than the threshold.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, ...)
-            Rows like those of the training data.
-
-        Returns
-        -------
-        ndarray of shape (n_samples,)
-            ``score_samples(X) - offset_``; negative for outliers.
-        """
-        return self.score_samples(X) - self.offset_
-
-    def predict(self, X: Any) -> np.ndarray:
-        """Tell outliers from normal rows.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, ...)
-            Rows like those of the training data.
-
-        Returns
-        -------
-        ndarray of shape (n_samples,)
-            -1 for outliers, 1 for others.
-        """
-        return np.where(self.decision_function(X) < 0, -1, 1)
-
-    def fit_predict(self, X: Any, y: Any = None, **fit_params: Any) -> np.ndarray:
-        """Fit, and tell outliers among the training rows from the others.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, ...)
-            Training data.
-        y : array-like of shape (n_samples,), default=None
-            Labels.
-        **fit_params : dict
-            Arguments of `fit`.
-
-        Returns
-        -------
-        ndarray of shape (n_samples,)
-            -1 for outliers, 1 for others.
-        """
-        return self.fit(X, y, **fit_params).predict(X)
 
     def _network_prediction(self, X: Any) -> np.ndarray:
         """Return the probabilities that the network predicts."""

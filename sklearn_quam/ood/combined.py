@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from scipy.sparse import issparse
-from sklearn.base import BaseEstimator, OutlierMixin, _fit_context, clone
+from sklearn.base import BaseEstimator, _fit_context, clone
 from sklearn.model_selection import train_test_split
 from sklearn.pipeline import _name_estimators
 from sklearn.utils import _safe_indexing, check_consistent_length, check_random_state
@@ -18,7 +18,7 @@ from sklearn.utils.validation import _num_samples, check_is_fitted, validate_dat
 from .._network.inputs.layouts import from_tensor
 from .._typing import RandomState
 from ..base._inside import opened
-from ._detector import CONTAMINATION, threshold
+from ._detector import CONTAMINATION, Thresholded, threshold
 
 # Of the known rows: the least normal ones, whose spread is the unit beyond all of them.
 _TAIL = 0.1
@@ -72,7 +72,7 @@ def _as_rows(X: Any) -> Any:
     return X
 
 
-class CombinedDetector(OutlierMixin, BaseEstimator):
+class CombinedDetector(Thresholded, BaseEstimator):
     """Score rows by several detectors together.
 
     The score of each detector is replaced by its empirical p-value: the share of known rows that
@@ -275,52 +275,3 @@ class CombinedDetector(OutlierMixin, BaseEstimator):
         X = _as_rows(X)
         validate_data(self, X, reset=False, skip_check_array=True)
         return self._combined([detector.score_samples(X) for detector in self.detectors_])
-
-    def decision_function(self, X: Any) -> np.ndarray:
-        """Return by how much each row is more normal than the threshold.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, ...)
-            Rows like those of the training data.
-
-        Returns
-        -------
-        ndarray of shape (n_samples,)
-            ``score_samples(X) - offset_``; negative for outliers.
-        """
-        return self.score_samples(X) - self.offset_
-
-    def predict(self, X: Any) -> np.ndarray:
-        """Tell outliers from normal rows.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, ...)
-            Rows like those of the training data.
-
-        Returns
-        -------
-        ndarray of shape (n_samples,)
-            -1 for outliers, 1 for others.
-        """
-        return np.where(self.decision_function(X) < 0, -1, 1)
-
-    def fit_predict(self, X: Any, y: Any = None, **fit_params: Any) -> np.ndarray:
-        """Fit, and tell outliers among the training rows from the others.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, ...)
-            Training data.
-        y : array-like of shape (n_samples,), default=None
-            Labels.
-        **fit_params : dict
-            Arguments of `fit`.
-
-        Returns
-        -------
-        ndarray of shape (n_samples,)
-            -1 for outliers, 1 for others.
-        """
-        return self.fit(X, y, **fit_params).predict(X)
