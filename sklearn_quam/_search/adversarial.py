@@ -47,6 +47,8 @@ class AdversarialModels:
         Scale of loss increases for the average that predicts; None where it is the same.
     bytes_per_search : int
         Memory that one more search needs.
+    exact : ReferenceModel or None
+        The given network in double precision, where searches are more exact than it is.
     screen : Screen or None
         Tells which rows need no search.
     """
@@ -57,6 +59,7 @@ class AdversarialModels:
     temperature: float
     forecast_temperature: float | None
     bytes_per_search: int
+    exact: ReferenceModel | None = None
     screen: Screen | None = None
 
     def for_thread(self) -> AdversarialModels:
@@ -185,9 +188,9 @@ class AdversarialModels:
     ) -> Sampler:
         """Run the searches of some rows for some targets."""
         problem, n_targets = self.problem, targets.shape[1]
-        if problem.training.losses.dtype == torch.float64:
-            # Some searches are more exact than the network.
-            inputs, original = inputs.in_double(), original.to(torch.float64)
+        if self.exact is not None and original.parts[0].dtype != torch.float64:
+            inputs = inputs.in_double()
+            original = self.exact.predict(inputs)
         at_cut = problem.network.split.at_cut(inputs)
         query = tuple(part.repeat_interleave(n_targets, dim=0) for part in at_cut)
         repeated, target = original.repeat(n_targets), targets.flatten()
@@ -399,7 +402,11 @@ def adversarial_models(
     steps = search._steps(problem, generator, limits)
     evaluation = torch.randperm(len(training), generator=generator)[:_MAX_EVALUATION_ROWS]
     problem = replace(problem, evaluation=evaluation.to(device))
-    models = AdversarialModels(problem, steps, sampling, temperature, forecast_temperature, 1)
+    is_double = problem.training.losses.dtype == torch.float64
+    exact = reference if is_double else None
+    models = AdversarialModels(
+        problem, steps, sampling, temperature, forecast_temperature, 1, exact
+    )
     if not (steps.measures_all or models._sampler.needs_expected_increase):
         problem = replace(problem, original_on_training=None)
     needed = steps.bytes_per_search(problem, network.at_cut(network.probe))

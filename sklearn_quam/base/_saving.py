@@ -120,13 +120,14 @@ def load(path: str | os.PathLike, estimator: Any) -> Any:
     >>> import tempfile
     >>> from pathlib import Path
     >>> from sklearn.datasets import load_iris
-    >>> from torch import nn
+    >>> from sklearn.linear_model import LogisticRegression
     >>> from sklearn_quam import QUAMClassifier, load
     >>> X, y = load_iris(return_X_y=True)
-    >>> est = QUAMClassifier(nn.Linear(4, 3), random_state=0).fit(X, y)
+    >>> net = LogisticRegression(max_iter=1000).fit(X, y)
+    >>> est = QUAMClassifier(net, random_state=0).fit(X, y)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     est.save(Path(folder) / "est.npz")
-    ...     again = load(Path(folder) / "est.npz", estimator=nn.Linear(4, 3))
+    ...     again = load(Path(folder) / "est.npz", estimator=net)
     >>> bool((again.predict_proba(X) == est.predict_proba(X)).all())
     True
     """
