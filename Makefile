@@ -29,7 +29,7 @@ test-slow: $(VENV)/.installed-test
 fuzz: export OMP_NUM_THREADS := 1
 fuzz: export FUZZ_CASES := 1000
 fuzz: $(VENV)/.installed-test
-	$(BIN)/python -m pytest tests/test_fuzz.py
+	$(BIN)/python -m pytest tests/fuzz
 
 # The same with the lowest versions that setup.cfg allows. What old versions warn about is no error.
 test-min: export OMP_NUM_THREADS := 1

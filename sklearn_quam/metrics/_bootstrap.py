@@ -14,6 +14,8 @@ from sklearn.utils import _safe_indexing, check_random_state
 from sklearn.utils._param_validation import Interval, validate_params
 from sklearn.utils.validation import _num_samples, check_consistent_length, column_or_1d, indexable
 
+from .._network.inputs.layouts import from_tensor
+
 _POSITIVE = Interval(Integral, 1, None, closed="left")
 
 
@@ -91,11 +93,16 @@ def bootstrap_interval(
     """
     if not arrays:
         raise ValueError("bootstrap_interval needs at least one array to resample.")
-    arrays = tuple(indexable(*arrays))
+    arrays = tuple(indexable(*map(from_tensor, arrays)))
     value = _scalar(metric(*arrays, **kwargs))
-    groups = np.zeros(_num_samples(arrays[0])) if stratify is None else column_or_1d(stratify)
+    groups = np.zeros(_num_samples(arrays[0]))
+    if stratify is not None:
+        groups = column_or_1d(from_tensor(stratify))
     check_consistent_length(arrays[0], groups)
-    groups = np.unique(groups, return_inverse=True)[1]
+    try:
+        groups = np.unique(groups, return_inverse=True)[1]
+    except TypeError as error:  # numbers and texts have no order
+        raise TypeError("stratify must hold numbers or texts, not both.") from error
     strata = [np.flatnonzero(groups == group) for group in range(groups.max() + 1)]
     random = check_random_state(random_state)
     values = []

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
@@ -479,8 +480,52 @@ def test_detection_needs_two_known_classes(metric, y_true, message):
         (lambda: gaussian_log_score([0, 1], [0, 1], -1.0), "variance must be above zero"),
         (lambda: gaussian_log_score([0, 1], [[0, 1], [1, 1]], 1.0), "mean, variance must have the"),
         (lambda: interval_coverage([0, 1], [0, 2], [1, 1]), "lower is above upper"),
+        (lambda: aupr([0, 1], torch.empty(2, device="meta")), "'meta' device"),
+        (lambda: aupr([0, 1], np.ma.masked_array([1, 2], [0, 1])), "y_score is a masked array"),
+        (lambda: aupr([0, 1], pd.Series(["a", "b"])), "y_score must hold numbers"),
+        (lambda: aupr([0, 1], pd.Series(["a", "b"], dtype="category")), "must hold numbers"),
     ],
 )
 def test_wrong_values_get_a_useful_message(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: expected_calibration_error(np.array(["a", 1], dtype=object), [0, 1]),
+            "labels of several kinds",
+        ),
+        (lambda: expected_calibration_error([{"a": 1}, {"a": 2}], [0, 1]), "must hold labels"),
+        (lambda: aupr([{"a": 1}, {"a": 2}], [0, 1]), "y_true must hold labels"),
+        (
+            lambda: bootstrap_interval(np.mean, [0, 1], stratify=np.array(["a", 1], dtype=object)),
+            "numbers or texts, not both",
+        ),
+    ],
+)
+def test_wrong_kinds_get_a_useful_message(call, message):
+    with pytest.raises(TypeError, match=message):
+        call()
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.tensor([0.0, 1.0, 3.0, 2.0], requires_grad=True),
+        torch.tensor([0.0, 1.0, 3.0, 2.0], dtype=torch.bfloat16),
+        torch.tensor([0.0, 1.0, 3.0, 2.0]).to_sparse(),
+    ],
+)
+def test_tensors_of_any_kind_are_numbers(tensor):
+    assert aupr([0, 1, 0, 1], tensor) == aupr([0, 1, 0, 1], [0, 1, 3, 2])
+    interval = bootstrap_interval(np.mean, tensor, stratify=tensor, random_state=0)
+    assert interval == (1.5, 1.5, 1.5)
+
+
+def test_losses_whose_sum_is_no_number_have_a_mean():
+    huge = np.full(4, 1.7e308)
+    close(risk_coverage_auc(huge, [1, 2, 3, 4]), 1.7e308)
+    assert excess_risk_coverage_auc(huge, [1, 2, 3, 4]) == 0
