@@ -126,7 +126,7 @@ class ReferenceModel:
         try:
             output = self.module(*rows.parts)
         except Exception as error:
-            raise _failed(inputs, error) from error
+            raise cannot_process(inputs, error) from error
         prediction = self.likelihood.prediction(output)
         if len(prediction) != len(rows):
             raise InvalidOutputError(
@@ -374,7 +374,7 @@ def _first_run(
         except Exception as error:
             failures.append((inputs, error))
     inputs, first = failures[0]
-    raise _failed(inputs, first) from first
+    raise cannot_process(inputs, first) from first
 
 
 def _candidates(part: np.ndarray, dtype: torch.dtype, several: bool) -> list[torch.dtype]:
@@ -384,7 +384,8 @@ def _candidates(part: np.ndarray, dtype: torch.dtype, several: bool) -> list[tor
     return [*itself, dtype] if several else [dtype, *itself]
 
 
-def _failed(inputs: Inputs, error: Exception) -> ValueError:
+def cannot_process(inputs: Inputs, error: Exception) -> ValueError:
+    """Return an error in plain words for one that a network has raised."""
     what = "rows" if len(inputs.parts) == 1 else f"{len(inputs.parts)} inputs whose rows are"
     return ValueError(
         f"The network cannot process {what} of shape {inputs.describe()} on {inputs.device}: "

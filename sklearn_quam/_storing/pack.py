@@ -26,6 +26,7 @@ _PLAIN = (bool, int, float, str, type(None))
 _MAKERS = {
     f"{_PACKAGE}._network.free:_cut_again",
     f"{_PACKAGE}.baselines._sampling.dropout:_thinned_again",
+    f"{_PACKAGE}.ood.nearest_neighbor:_among",
 }
 
 

@@ -44,7 +44,7 @@ class Saved:
         except TypeError as error:
             raise TypeError(
                 f"{type(self).__name__} cannot be saved without pickle: {error} Pass names instead "
-                "of a function as parameters=, and labels that are texts or numbers."
+                "of a function as parameters= or metric=, and labels that are texts or numbers."
             ) from error
         mark = {"format": _FORMAT, "made_by": package_version(), "content": packed.tree}
         write_packed(Path(path), Packed(mark, packed.arrays))
@@ -95,7 +95,7 @@ def _without_torch(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def load(path: str | os.PathLike, estimator: Any) -> Any:
-    """Return a fitted estimator that its ``save`` has written.
+    """Return a fitted estimator or detector that its ``save`` has written.
 
     Nothing in the file is run: it holds arrays and plain values, and names of classes of this
     package only. A file of somebody you do not know can be wrong, but it can do no harm.

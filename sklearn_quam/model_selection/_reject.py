@@ -17,10 +17,11 @@ from sklearn.base import (
     clone,
 )
 from sklearn.model_selection import StratifiedShuffleSplit, check_cv
-from sklearn.utils import _safe_indexing, get_tags
+from sklearn.utils import get_tags
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
-from sklearn.utils.validation import _num_samples, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 
+from .._network.inputs.sources import count_rows, some_rows
 from .._posterior.results import Uncertainty
 from .._typing import RandomState
 from ..base._inside import finite, opened
@@ -171,7 +172,7 @@ class RejectOptionClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator)
             doubt, right = np.empty(0), np.empty(0, dtype=bool)
         elif isinstance(self.cv, Real) and not isinstance(self.cv, Integral):
             split = StratifiedShuffleSplit(1, test_size=self.cv, random_state=self.random_state)
-            ((fit, held_out),) = split.split(np.zeros(_num_samples(X)), np.asarray(y))
+            ((fit, held_out),) = split.split(np.zeros(count_rows(X)), np.asarray(y))
             self._fit_both(*_some(X, y, fit), **fit_params)
             doubt, right = self._judge(*_some(X, y, held_out))
         else:
@@ -212,7 +213,8 @@ class RejectOptionClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator)
 
     def _judge_folds(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
         found = []
-        for fit, held_out in check_cv(self.cv, np.asarray(y), classifier=True).split(X, y):
+        folds = check_cv(self.cv, np.asarray(y), classifier=True)
+        for fit, held_out in folds.split(np.zeros(count_rows(X)), y):
             self._fit_both(*_some(X, y, fit))
             found.append(self._judge(*_some(X, y, held_out)))
         doubt, right = (np.concatenate(part) for part in zip(*found, strict=True))
@@ -391,4 +393,4 @@ def threshold_for_risk(
 
 
 def _some(X: Any, y: Any, rows: np.ndarray) -> tuple[Any, Any]:
-    return _safe_indexing(X, rows), _safe_indexing(y, rows)
+    return some_rows(X, rows), some_rows(y, rows)

@@ -33,6 +33,7 @@ from .._network.limits import computing
 from .._network.reference import ReferenceModel, build_reference, transformed
 from ..base import NetworkEstimator
 from ..base._classifier import labels_of, match_classes
+from ..base._saving import Saved
 from ..base._wrapping import parameters_now
 from ._reading import Reader, Seen, make_reader
 
@@ -137,7 +138,7 @@ class Thresholded(OutlierMixin):
         return self.fit(X, y, **fit_params).predict(X)
 
 
-class BaseDetector(Thresholded, NetworkEstimator):
+class BaseDetector(Saved, Thresholded, NetworkEstimator):
     """Base of all detectors of the package."""
 
     _task = "classifier"

@@ -17,7 +17,7 @@ from .._network.inputs.rows import Inputs, StoredRows
 from .._network.likelihood import as_columns
 from .._network.limits import batches
 from .._network.outputs import InvalidOutputError
-from .._network.reference import ReferenceModel
+from .._network.reference import ReferenceModel, cannot_process
 
 PENULTIMATE, INPUT = "penultimate", "input"
 # Layers whose output has channels on the second axis and places behind.
@@ -89,7 +89,10 @@ class Reader:
     def _read(self, inputs: Inputs) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         n_rows, rows = len(inputs), inputs.at_least_two()
         module = self.reference.module
-        noted, output = _run(module, rows, {self.last, *self.layers} - {PENULTIMATE, INPUT})
+        try:
+            noted, output = _run(module, rows, {self.last, *self.layers} - {PENULTIMATE, INPUT})
+        except Exception as error:
+            raise cannot_process(inputs, error) from error
         scores = as_columns(
             noted[self.last][1] if self.logits_of_last else self.reference.likelihood.pick(output)
         )

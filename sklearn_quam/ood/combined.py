@@ -11,11 +11,12 @@ from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, _fit_context, clone
 from sklearn.model_selection import train_test_split
 from sklearn.pipeline import _name_estimators
-from sklearn.utils import _safe_indexing, check_consistent_length, check_random_state
+from sklearn.utils import check_consistent_length, check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import _num_samples, check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from .._network.inputs.layouts import from_tensor
+from .._network.inputs.sources import count_rows, open_source, some_rows
 from .._typing import RandomState
 from ..base._inside import opened
 from ._detector import CONTAMINATION, Thresholded, threshold
@@ -60,16 +61,26 @@ def _ranks(scores: np.ndarray) -> _Ranks:
 
 def _as_rows(X: Any) -> Any:
     """Return rows that can be chosen by their numbers; all else is left to the detectors."""
+    if open_source(X) is not None:
+        return X
     X = from_tensor(X)
     if issparse(X):
         return X.tocsr()
-    if not hasattr(X, "iloc"):
-        X = np.asarray(X)
-        if X.ndim == 1 and X.dtype.kind in "biuf":
-            raise ValueError(
-                "Expected rows, got a vector. Reshape your data: X.reshape(1, -1) is a single row."
-            )
+    if hasattr(X, "iloc"):
+        return X
+    X = _as_array(X, "X")
+    if X.ndim == 1 and X.dtype.kind in "biuf":
+        raise ValueError(
+            "Expected rows, got a vector. Reshape your data: X.reshape(1, -1) is a single row."
+        )
     return X
+
+
+def _as_array(values: Any, name: str) -> np.ndarray:
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        raise ValueError(f"The rows of {name} are not of the same length.") from error
 
 
 class CombinedDetector(Thresholded, BaseEstimator):
@@ -196,7 +207,7 @@ class CombinedDetector(Thresholded, BaseEstimator):
         Parameters
         ----------
         X : array-like of shape (n_samples, ...)
-            Training data.
+            Training data, or whatever else all detectors take: a dict of named inputs, a data set.
         y : array-like of shape (n_samples,), default=None
             Labels, for detectors that want them.
         X_val : array-like of shape (n_val, ...), default=None
@@ -214,15 +225,15 @@ class CombinedDetector(Thresholded, BaseEstimator):
             opened(detector, "score_samples")
         self.__dict__.pop("detectors_", None)
         X, y = _as_rows(X), from_tensor(y)
-        y = y if y is None or hasattr(y, "iloc") else np.asarray(y)
-        validate_data(self, X, skip_check_array=True)
+        y = y if y is None or hasattr(y, "iloc") else _as_array(y, "y")
+        self._check_features(X, reset=True)
         rng = check_random_state(self.random_state)
         if X_val is None:
             X, y, X_val = self._hold_out(X, y, rng)
         X_val = _as_rows(X_val)
-        n_known = _num_samples(X_val)
+        n_known = count_rows(X_val)
         if n_known > self.max_rows:
-            X_val = _safe_indexing(X_val, rng.permutation(n_known)[: self.max_rows])
+            X_val = some_rows(X_val, rng.permutation(n_known)[: self.max_rows])
         fitted = [clone(detector).fit(X, y) for detector in self.detectors]
         known = [detector.score_samples(X_val) for detector in fitted]
         self._ranks = [_ranks(scores) for scores in known]
@@ -232,9 +243,9 @@ class CombinedDetector(Thresholded, BaseEstimator):
 
     def _hold_out(self, X: Any, y: Any, rng: np.random.RandomState) -> tuple[Any, Any, Any]:
         """Return training rows and labels, and rows that are held out."""
+        n_rows = count_rows(X)
         if y is not None:
-            check_consistent_length(X, y)
-        n_rows = _num_samples(X)
+            check_consistent_length(np.empty(n_rows), y)
         if n_rows < 2:
             raise ValueError(
                 f"Found array with {n_rows} sample(s): none can be held out. Pass X_val."
@@ -247,11 +258,12 @@ class CombinedDetector(Thresholded, BaseEstimator):
             fit, held_out = train_test_split(rows, **options)
         held_out = np.sort(held_out)
         fit = np.sort(fit)
-        return (
-            _safe_indexing(X, fit),
-            None if y is None else _safe_indexing(y, fit),
-            _safe_indexing(X, held_out),
-        )
+        return some_rows(X, fit), None if y is None else some_rows(y, fit), some_rows(X, held_out)
+
+    def _check_features(self, X: Any, reset: bool) -> None:
+        """Take note of the columns of a table, or compare them; others are left to detectors."""
+        if open_source(X) is None:
+            validate_data(self, X, reset=reset, skip_check_array=True)
 
     def _combined(self, scores: list[np.ndarray]) -> np.ndarray:
         """Return one score for what all detectors say."""
@@ -273,5 +285,5 @@ class CombinedDetector(Thresholded, BaseEstimator):
         """
         check_is_fitted(self)
         X = _as_rows(X)
-        validate_data(self, X, reset=False, skip_check_array=True)
+        self._check_features(X, reset=False)
         return self._combined([detector.score_samples(X) for detector in self.detectors_])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,10 @@ from ._detector import BaseDetector, Score
 from ._reading import Reader, Seen
 
 
-def _largest_logit(seen: Seen) -> np.ndarray:
-    return seen.logits.max(axis=1)
+@dataclass(frozen=True, eq=False)
+class _LargestLogit:
+    def __call__(self, seen: Seen) -> np.ndarray:
+        return seen.logits.max(axis=1)
 
 
 class MaxLogitDetector(BaseDetector):
@@ -81,4 +84,4 @@ class MaxLogitDetector(BaseDetector):
         self.random_state = random_state
 
     def _learn(self, seen: Seen, target: np.ndarray, reader: Reader) -> Score:  # noqa: ARG002
-        return _largest_logit
+        return _LargestLogit()

@@ -27,6 +27,18 @@ class _NeighborDistance:
         # Without rows, none of them is its own neighbour.
         return -self.neighbors.kneighbors()[0][:, -1]
 
+    def _packed(self) -> tuple[Any, tuple]:
+        """Return how to make it again from plain values: a search tree is no such."""
+        found = self.neighbors
+        return _among, (found._fit_X, found.n_neighbors, found.metric, found.n_jobs)
+
+
+def _among(
+    features: np.ndarray, n_neighbors: int, metric: Any, n_jobs: int | None
+) -> _NeighborDistance:
+    neighbors = NearestNeighbors(n_neighbors=n_neighbors, metric=metric, n_jobs=n_jobs)
+    return _NeighborDistance(neighbors.fit(features))
+
 
 class NearestNeighborDetector(BaseDetector):
     """Score rows by minus the distance from the k-th nearest training row.
@@ -127,7 +139,4 @@ class NearestNeighborDetector(BaseDetector):
                 f"{n_others}: the farthest of them is taken.",
                 stacklevel=4,
             )
-        neighbors = NearestNeighbors(
-            n_neighbors=min(self.n_neighbors, n_others), metric=self.metric, n_jobs=self.n_jobs
-        )
-        return _NeighborDistance(neighbors.fit(seen.features))
+        return _among(seen.features, min(self.n_neighbors, n_others), self.metric, self.n_jobs)

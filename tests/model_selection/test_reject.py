@@ -17,6 +17,9 @@ from sklearn_quam import QUAMClassifier, ReferenceClassifier
 from sklearn_quam.model_selection import RejectOptionClassifier
 from sklearn_quam.model_selection._reject import conformal_quantile, threshold_for_risk
 
+from ..network.test_inputs import PARTS, TwoInputs
+from ..network.test_inputs import Y as LABELS
+
 X, Y = make_classification(
     600, 6, n_informative=4, n_classes=3, flip_y=0.05, class_sep=1.2, random_state=0
 )
@@ -175,3 +178,13 @@ def test_what_cannot_reject_is_refused():
 )
 def test_scikit_learn_check(estimator, check):
     check(estimator)
+
+
+@pytest.mark.parametrize("cv", [0.25, 2])
+def test_inputs_by_name_are_held_out_like_rows_of_a_table(cv):
+    reject = RejectOptionClassifier(ReferenceClassifier(TwoInputs()), cv=cv, random_state=0)
+    reject.fit(PARTS, LABELS)
+    assert reject.predict(PARTS).shape == LABELS.shape
+    in_order = tuple(PARTS.values())
+    again = clone(reject).fit(in_order, LABELS)
+    assert again.threshold_ == reject.threshold_

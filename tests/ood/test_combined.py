@@ -4,6 +4,7 @@ import copy
 import pickle
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy.stats import combine_pvalues
@@ -16,11 +17,20 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
+from skorch.helper import SliceDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 from sklearn_quam import QUAMClassifier
 from sklearn_quam.model_selection import compare_uncertainty, make_ood_scorer
-from sklearn_quam.ood import CombinedDetector, EnergyDetector, NearestNeighborDetector
+from sklearn_quam.ood import (
+    CombinedDetector,
+    EnergyDetector,
+    MahalanobisDetector,
+    NearestNeighborDetector,
+)
 
+from ..network.test_inputs import CONTAINERS, PARTS, TwoInputs
+from ..network.test_inputs import Y as LABELS
 from ..networks import module_state
 from .common import make_data, make_module
 
@@ -165,3 +175,53 @@ def test_compared_beside_its_parts():
     frame = compare_uncertainty(both, *data, X_NEW + 3, n_resamples=5)
     assert frame.error.eq("").all()
     assert frame.roc_auc[frame.task == "ood"].notna().all()
+
+
+def of_two_inputs():
+    detectors = [EnergyDetector(TwoInputs()), NearestNeighborDetector(TwoInputs())]
+    return CombinedDetector(detectors, max_rows=5, random_state=0)
+
+
+@pytest.mark.parametrize("kind", CONTAINERS)
+def test_whatever_the_detectors_take_is_taken(kind):
+    expected = of_two_inputs().fit(PARTS, LABELS).score_samples(PARTS)
+    passed = CONTAINERS[kind](PARTS)
+    # Before fit nobody knows that the last tensor of a data set is no target.
+    trained = tuple(PARTS.values()) if kind == "TensorDataset" else passed
+    scores = of_two_inputs().fit(trained, LABELS).score_samples(passed)
+    np.testing.assert_allclose(scores, expected, rtol=1e-5)
+
+
+HOLDERS = {
+    "tensor": torch.as_tensor,
+    "dataset": lambda X: TensorDataset(torch.as_tensor(X)),
+    "loader": lambda X: DataLoader(TensorDataset(torch.as_tensor(X)), shuffle=True),
+    "slices": lambda X: SliceDataset(TensorDataset(torch.as_tensor(X))),
+    "dask": lambda X: pytest.importorskip("dask.array").from_array(X, chunks=7),
+    "frame": pd.DataFrame,
+}
+
+
+@pytest.mark.parametrize("kind", HOLDERS)
+def test_rows_are_held_out_of_whatever_holds_them(kind):
+    def both():
+        detectors = [EnergyDetector(make_module()), NearestNeighborDetector(make_module())]
+        return CombinedDetector(detectors, random_state=0)
+
+    expected = both().fit(X, Y).score_samples(X_NEW)
+    hold = HOLDERS[kind]
+    found = both().fit(hold(X), Y).score_samples(hold(X_NEW))
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_targets_of_a_data_set_are_found():
+    data = TensorDataset(torch.as_tensor(X), torch.as_tensor(Y))
+    both = CombinedDetector([MahalanobisDetector(make_module())], random_state=0).fit(data)
+    assert np.isfinite(both.score_samples(X_NEW)).all()
+
+
+def test_rows_of_different_lengths_are_refused():
+    both = CombinedDetector([IsolationForest(n_estimators=5)]).fit(X)
+    for ask in (both.score_samples, both.fit, lambda y: both.fit(X, y)):
+        with pytest.raises(ValueError, match=r"rows of (X|y) are not of the same length"):
+            ask([[1, 2], [3]])

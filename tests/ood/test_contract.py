@@ -20,6 +20,9 @@ from sklearn.utils.estimator_checks import check_outliers_fit_predict, check_out
 from skorch import NeuralNetClassifier
 from torch import nn
 
+from sklearn_quam import load
+from sklearn_quam.ood import NearestNeighborDetector
+
 from ..networks import fitted as fit_quietly
 from ..networks import module_state
 from .common import N_FEATURES, NAMES, make_data, make_detector, make_module
@@ -288,3 +291,36 @@ def test_html_and_repr(name):
     detector = make_detector(name, MLPClassifier())
     assert name.partition(",")[0] in repr(detector)
     assert name.partition(",")[0] in detector._repr_html_()
+
+
+def test_every_detector_comes_back_from_a_file(name, fitted, X_new, tmp_path):
+    fitted.save(tmp_path / "detector.npz")
+    again = load(tmp_path / "detector.npz", estimator=make_module(seed=7))
+    assert type(again) is type(fitted)
+    np.testing.assert_allclose(again.score_samples(X_new), fitted.score_samples(X_new), rtol=1e-9)
+    np.testing.assert_array_equal(again.predict(X_new), fitted.predict(X_new))
+    assert again.offset_ == fitted.offset_
+    same = {key: value for key, value in fitted.get_params().items() if key != "estimator"}
+    assert {key: again.get_params()[key] for key in same} == same
+    with np.load(tmp_path / "detector.npz", allow_pickle=False) as arrays:
+        assert all(arrays[part].dtype != object for part in arrays.files)
+    assert fitted.score_samples(X_new * 1e9)[0] == again.score_samples(X_new * 1e9)[0] == -np.inf
+
+
+def test_a_detector_behind_a_scaler_comes_back(name, X_new, tmp_path):
+    X, y = make_data()
+    pipe = fit_quietly(make_pipeline(StandardScaler(), MLPClassifier((8,), max_iter=5)), X, y)
+    detector = make_detector(name, pipe)
+    if "two layers" in name:
+        detector.set_params(layer="penultimate")
+    detector.fit(X, y).save(tmp_path / "detector.npz")
+    again = load(tmp_path / "detector.npz", estimator=pipe)
+    np.testing.assert_allclose(again.score_samples(X_new), detector.score_samples(X_new))
+
+
+def test_a_metric_that_is_a_function_cannot_be_saved(tmp_path):
+    X, y = make_data()
+    metric = lambda a, b: float(np.abs(a - b).sum())  # noqa: E731
+    detector = NearestNeighborDetector(make_module(), metric=metric).fit(X, y)
+    with pytest.raises(TypeError, match="metric="):
+        detector.save(tmp_path / "detector.npz")

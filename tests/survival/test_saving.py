@@ -23,6 +23,8 @@ from sklearn_quam import (
 from sklearn_quam._storing.files import read_packed, write_packed
 from sklearn_quam._storing.pack import Packed, pack, unpack
 
+from ..network.test_inputs import PARTS, VALUES, TwoInputs
+from ..network.test_inputs import Y as LABELS
 from ..networks import fitted
 from ..test_contract import METHODS, is_classifier, make_data, make_estimator
 from .run import X_NEW, X, Y
@@ -194,3 +196,26 @@ def test_skops_stores_estimators_around_networks_of_scikit_learn(name, tmp_path)
     assert all(name.startswith(("sklearn_quam.", "sklearn.")) for name in unknown), unknown
     again = skops.loads(text, trusted=unknown)
     assert_same(again.predict_uncertainty(X_NEW), est.predict_uncertainty(X_NEW))
+
+
+NAMED = [PARTS, tuple(PARTS.values())]
+
+
+@pytest.mark.parametrize("rows", NAMED, ids=["by name", "in order"])
+@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
+def test_several_inputs_come_back(method, rows, tmp_path):
+    classifier = is_classifier(method)
+    network = TwoInputs(3 if classifier else 2)
+    arguments = method.arguments
+    arguments = arguments(network) if callable(arguments) else arguments
+    est = method.kind(network, random_state=0, **arguments).fit(
+        rows, LABELS if classifier else VALUES
+    )
+    est.save(tmp_path / "est.npz")
+    if getattr(est, "estimators", None) is not None:
+        passed = [other_weights(net) for net in est.estimators]
+    else:
+        passed = other_weights(network)
+    again = load(tmp_path / "est.npz", estimator=passed)
+    assert_same(again.predict_uncertainty(rows), est.predict_uncertainty(rows))
+    np.testing.assert_array_equal(again.predict(rows), est.predict(rows))

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.utils import _safe_indexing
+from sklearn.utils.validation import _num_samples
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
 
 from .layouts import from_tensor, refuse_masked
 from .rows import Source
@@ -224,6 +226,43 @@ def open_source(X: Any, n_inputs: int | None = None) -> Source | None:
     if is_dask(X):
         return StoredArrays((_of_dask(X),))
     return None
+
+
+def count_rows(X: Any) -> int:
+    """Return how many rows there are in whatever a user may pass."""
+    source = open_source(X)
+    return _num_samples(X) if source is None else len(source)
+
+
+def some_rows(X: Any, numbers: np.ndarray) -> Any:
+    """Return some rows of whatever a user may pass, as the same kind of thing.
+
+    Parameters
+    ----------
+    X : object
+        An array, a frame, several inputs, or a data set of torch.
+    numbers : ndarray of shape (n_rows,)
+        Which rows, in their order.
+
+    Returns
+    -------
+    object
+        These rows.
+    """
+    if isinstance(X, Mapping):
+        return {name: some_rows(part, numbers) for name, part in X.items()}
+    if _is_several(X):
+        return tuple(some_rows(part, numbers) for part in X)
+    if isinstance(X, DataLoader):
+        # A sampler would choose others.
+        return DataLoader(Subset(X.dataset, numbers.tolist()), collate_fn=X.collate_fn)
+    if isinstance(X, Dataset) and not _is_slice_dataset(X):
+        return Subset(X, numbers.tolist())
+    if is_dask(X):
+        return _of_dask(X)[numbers]
+    if isinstance(X, Tensor) or _is_slice_dataset(X):
+        return X[numbers]
+    return _safe_indexing(X, numbers)
 
 
 def brings_targets(X: Any) -> bool:

@@ -1,0 +1,68 @@
+"""Detectors of anything: scores, or words about what is wrong."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.ensemble import IsolationForest
+from sklearn.exceptions import NotFittedError
+
+from sklearn_quam.ood import CombinedDetector, EnergyDetector
+
+from ..ood.common import NAMES, make_data, make_detector, make_module
+from .cases import ANYTHING, assert_no_nan, calmly, fuzz
+
+X, Y = make_data()
+
+
+def combined():
+    detectors = [EnergyDetector(make_module()), IsolationForest(n_estimators=5, random_state=0)]
+    return CombinedDetector(detectors, random_state=0)
+
+
+def unfitted(name):
+    return combined() if name == "combined" else make_detector(name)
+
+
+EVERY = [*NAMES, "combined"]
+FITTED = {}
+
+
+def a_fitted(name):
+    if name not in FITTED:
+        FITTED[name] = unfitted(name).fit(X, Y)
+    return FITTED[name]
+
+
+@fuzz
+@given(
+    name=st.sampled_from(EVERY),
+    ask=st.sampled_from(["predict", "decision_function", "score_samples"]),
+    rows=ANYTHING,
+)
+def test_scores_of_anything(name, ask, rows):
+    assert_no_nan(calmly(lambda: getattr(a_fitted(name), ask)(rows)))
+
+
+@fuzz
+@given(
+    name=st.sampled_from(EVERY),
+    passed=ANYTHING,
+    y=ANYTHING,
+    what=st.sampled_from(["X", "y", "both", "X_val", "X alone"]),
+)
+def test_fits_of_anything(name, passed, y, what):
+    arguments = {
+        "X": (passed, Y),
+        "X alone": (passed,),
+        "y": (X, passed),
+        "both": (passed, y),
+        "X_val": (X, Y),
+    }[what]
+    options = {"X_val": passed} if what == "X_val" else {}
+    calmly(lambda: unfitted(name).fit(*arguments, **options))
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_nothing_is_scored_before_fit(name):
+    with pytest.raises(NotFittedError, match="not fitted yet"):
+        unfitted(name).score_samples(X)
