@@ -54,6 +54,7 @@ def method_and_rows(
     """Return the fitted method, and rows as it takes them."""
     transformers, method = opened(estimator, needs)
     check_is_fitted(method)
+    X = from_tensor(X)
     for step in transformers:
         X = step.transform(X)
     return method, X
@@ -91,7 +92,10 @@ def correct(prediction: np.ndarray, y: Any) -> np.ndarray:
 
 def as_values(y: Any, like: Any) -> np.ndarray:
     """Return values as a matrix with a column for each output."""
-    y = np.asarray(from_tensor(y), dtype=float)
+    try:
+        y = np.asarray(from_tensor(y), dtype=float)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"y must hold numbers: {error}.") from error
     check_consistent_length(y, like)
     return y.reshape(len(y), -1)
 

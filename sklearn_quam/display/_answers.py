@@ -6,10 +6,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.base import is_classifier
-from sklearn.utils import check_array
 
-from .._posterior.results import SearchDiagnostics, Uncertainty
+from .._network.inputs.layouts import from_tensor
+from .._posterior.results import INFINITE, SearchDiagnostics, Uncertainty
 from ..base._inside import METHOD_OR_DETECTOR, method_and_rows
+from ..metrics._checked import numbers
 
 SCORE = "score"
 
@@ -47,18 +48,22 @@ def ask(estimator: Any, X: Any) -> Answers:
         if isinstance(found, SearchDiagnostics):
             # A rival that explains the training data badly is none.
             rivals = np.where(found.feasible, found.rival, np.array(None))
-        shown = Uncertainty(*map(_drawable, results.uncertainty))
-        return Answers(method, shown, results.prediction, is_classifier(method), rivals)
-    doubt = _drawable(-method.score_samples(rows))
+        found_for = results.uncertainty, results.prediction
+        return Answers(method, *found_for, is_classifier(method), rivals)
+    doubt = np.minimum(-method.score_samples(rows), INFINITE)
     holds_network = hasattr(method, "_network_prediction")
     proba = method._network_prediction(rows) if holds_network else None
     return Answers(method, Uncertainty(doubt, doubt, doubt), proba, holds_network, None)
 
 
-def _drawable(doubt: np.ndarray) -> np.ndarray:
-    """Return what can be drawn: infinite doubt as large as the largest other."""
-    known = doubt[np.isfinite(doubt)]
-    return np.where(doubt == np.inf, known.max() if len(known) else 0.0, doubt)
+def within_range(doubt: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return what can be drawn, and which rows are beyond the range: their doubt is infinite.
+
+    These are drawn as the largest other: a scale up to 1e300 would show nothing.
+    """
+    beyond = doubt >= INFINITE
+    known = doubt[~beyond]
+    return np.where(beyond, known.max() if len(known) else 0.0, doubt), beyond
 
 
 def label(component: str, unit: str) -> str:
@@ -75,18 +80,29 @@ def check_component(component: str) -> str:
 
 def check_vector(values: Any, name: str) -> np.ndarray:
     """Return finite numbers as an array of shape (n_samples,)."""
-    values = check_array(values, ensure_2d=False, dtype="numeric", input_name=name)
+    values = numbers(values, name)
     if values.ndim != 1:
         raise ValueError(f"{name} must be of shape (n_samples,); got {values.shape}.")
     return values
+
+
+def as_array(values: Any, name: str) -> np.ndarray:
+    """Return anything as an array, unless its rows differ in length."""
+    try:
+        return np.asarray(from_tensor(values))
+    except ValueError as error:
+        raise ValueError(f"{name} must have rows of the same length.") from error
 
 
 def check_row(x: Any) -> Any:
     """Return a single row as rows of a table, however it was passed."""
     if hasattr(x, "to_frame"):  # a row of a DataFrame
         return x.to_frame().T.infer_objects()
+    x = from_tensor(x)
     if not hasattr(x, "shape"):
-        x = np.asarray(x)
+        x = as_array(x, "x")
+    if not x.shape:
+        raise ValueError(f"x must be a single row; got {x!r}.")
     # A vector of texts or objects is a column of rows for the transformers of a pipeline.
     is_column = hasattr(x, "dtype") and getattr(x.dtype, "kind", "f") in "OUS"
     if len(x.shape) == 1 and not is_column:
@@ -115,3 +131,18 @@ def column_names(X: Any, n_columns: int) -> list[str]:
 def like_table(values: np.ndarray, X: Any) -> Any:
     """Return rows as a DataFrame with the columns of X, if X is one."""
     return type(X)(values, columns=X.columns) if hasattr(X, "iloc") else values
+
+
+def check_table(X: Any) -> np.ndarray:
+    """Return rows of numbers as an array of shape (n_samples, n_features)."""
+    points = numbers(X, "X")
+    if points.ndim != 2:
+        raise ValueError(f"X must be a table of shape (n_samples, n_features); got {points.shape}.")
+    return points
+
+
+def around(values: np.ndarray, eps: float | None) -> tuple[float, float]:
+    """Return the ends of an axis that shows values and some room beyond, of their own scale."""
+    # Values that are all the same have no scale.
+    room = (0.2 * np.ptp(values) or 1.0) if eps is None else eps
+    return values.min() - room, values.max() + room

@@ -6,11 +6,21 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from sklearn.utils import check_array
 
 from .._posterior.results import Uncertainty
 from ..base._inside import as_labels
-from ._answers import SCORE, ask, check_component, column_names, label, like_table
+from ..metrics._checked import numbers
+from ._answers import (
+    SCORE,
+    around,
+    ask,
+    check_component,
+    check_table,
+    column_names,
+    label,
+    like_table,
+    within_range,
+)
 from ._answers import unit as unit_of
 from ._style import (
     COLOUR_MAP,
@@ -20,7 +30,17 @@ from ._style import (
     legend_below,
     legend_of_figure,
 )
-from ._surfaces import colorbar, contourf, outline, panels_for, pcolormesh
+from ._surfaces import (
+    colorbar,
+    contourf,
+    hatched,
+    hatched_patch,
+    lead_on_grid,
+    on_grid,
+    outline,
+    panels_for,
+    pcolormesh,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -120,7 +140,7 @@ class UncertaintyMapDisplay:
         *,
         component: str | Sequence[str] = "epistemic",
         grid_resolution: int = 50,
-        eps: float = 1.0,
+        eps: float | None = None,
         xlim: tuple[float, float] | None = None,
         ylim: tuple[float, float] | None = None,
         xlabel: str | None = None,
@@ -143,8 +163,9 @@ class UncertaintyMapDisplay:
             What to show; a list makes a panel for each.
         grid_resolution : int, default=50
             Points of the grid along each feature. QUAM searches at every point: 50 are 2500 rows.
-        eps : float, default=1.0
-            How far the grid extends beyond X.
+        eps : float, default=None
+            How far the map extends beyond X, in units of the features; None takes a fifth of the
+            range of each.
         xlim : tuple of float, default=None
             First and last value of the first feature, instead of `eps`.
         ylim : tuple of float, default=None
@@ -169,7 +190,7 @@ class UncertaintyMapDisplay:
                 f"A map is drawn over two features, but rows of X have the shape {X.shape[1:]}. "
                 "For images, use UncertainSamplesDisplay or UncertaintyHistogramDisplay."
             )
-        points = check_array(X, dtype=float, input_name="X")
+        points = check_table(X)
         if points.shape[1] != 2:
             raise ValueError(
                 f"A map needs X with two features; got {points.shape[1]}. Fit the estimator on "
@@ -259,15 +280,21 @@ class UncertaintyMapDisplay:
             The display.
         """
         check_matplotlib(f"{cls.__name__}.from_predictions")
-        xx0, xx1 = np.asarray(xx0, dtype=float), np.asarray(xx1, dtype=float)
+        xx0, xx1 = numbers(xx0, "xx0"), numbers(xx1, "xx1")
+        if xx0.ndim != 2 or xx0.shape != xx1.shape:
+            raise ValueError(
+                "xx0 and xx1 must be grids of the same shape, such as np.meshgrid returns; got "
+                f"{xx0.shape} and {xx1.shape}."
+            )
+        uncertainty = on_grid(uncertainty, xx0.shape)
         if y is not None:
             y = as_labels(y, X)
             classes = np.unique(y) if classes is None else np.asarray(classes)
         display = cls(
             xx0=xx0,
             xx1=xx1,
-            uncertainty=Uncertainty(*(np.reshape(part, xx0.shape) for part in uncertainty)),
-            lead=None if proba is None else _lead(np.asarray(proba), threshold, xx0.shape),
+            uncertainty=uncertainty,
+            lead=None if proba is None else lead_on_grid(np.asarray(proba), threshold, xx0.shape),
             X=None if X is None else np.asarray(X),
             y=y,
             classes=classes,
@@ -326,9 +353,13 @@ class UncertaintyMapDisplay:
         self.surfaces_: list[Any] = []
         self.boundaries_: list[Any] = []
         self.colorbars_: list[Any] = []
+        self.beyond_: list[Any] = []
         for panel, name, heights in zip(panels, names, values, strict=True):
             draw = contourf if plot_method == "contourf" else pcolormesh
-            surface = draw(panel, self.xx0, self.xx1, heights, log, {"cmap": COLOUR_MAP, **kwargs})
+            shown, beyond = within_range(heights)
+            surface = draw(panel, self.xx0, self.xx1, shown, log, {"cmap": COLOUR_MAP, **kwargs})
+            if beyond.any():
+                self.beyond_.append(hatched(panel, self.xx0, self.xx1, beyond))
             self.surfaces_.append(surface)
             self.colorbars_.append(colorbar(panel, surface, label(name, self.unit)))
             self._draw_boundary(panel, boundary_kwargs or {})
@@ -367,6 +398,8 @@ class UncertaintyMapDisplay:
             line = self.boundaries_[0].legend_elements()[0][0]
             line.set_path_effects(outline())
             handles, labels = [*handles, line], [*labels, "decision boundary"]
+        if self.beyond_:
+            handles, labels = [*handles, hatched_patch()], [*labels, "beyond range"]
         if handles and shared:
             legend_of_figure(middle.figure, handles, labels)
         elif handles:
@@ -393,20 +426,9 @@ def _class_name(label: Any) -> str:
 
 
 def _axis_values(
-    values: np.ndarray, n_points: int, eps: float, limits: tuple[float, float] | None
+    values: np.ndarray, n_points: int, eps: float | None, limits: tuple[float, float] | None
 ) -> np.ndarray:
     if n_points < 2:
         raise ValueError(f"grid_resolution must be at least 2; got {n_points}.")
-    low, high = (values.min() - eps, values.max() + eps) if limits is None else limits
+    low, high = around(values, eps) if limits is None else limits
     return np.linspace(low, high, n_points)
-
-
-def _lead(proba: np.ndarray, threshold: float, shape: tuple[int, ...]) -> np.ndarray:
-    """Return how far each class is ahead of the best other one, as grids."""
-    if proba.shape[1] == 2:
-        ahead = proba[:, 1] - threshold
-        return np.stack([-ahead, ahead]).reshape(2, *shape)
-    ordered = np.sort(proba, axis=1)
-    best, second = ordered[:, -1:], ordered[:, -2:-1]
-    ahead = np.where(proba == best, proba - second, proba - best)
-    return ahead.T.reshape(-1, *shape)

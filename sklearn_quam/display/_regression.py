@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import copy
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from sklearn.base import is_regressor
-from sklearn.utils import check_array, check_consistent_length
+from sklearn.utils import check_consistent_length
 
+from .._posterior.results import INFINITE
 from ..base._inside import method_and_rows
-from ._answers import check_vector, column_names, like_table
-from ._style import BLUE, GIVEN, axes_or_new, check_matplotlib, legend_below, remove_frame
+from ..metrics._checked import numbers
+from ._answers import around, check_table, check_vector, column_names, like_table
+from ._style import BLUE, GIVEN, GREY, axes_or_new, check_matplotlib, legend_below, remove_frame
+from ._surfaces import HATCH
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+
+# The root of an infinite variance, but for rounding.
+_INFINITE_STD = 0.999 * np.sqrt(INFINITE)
 
 
 class RegressionUncertaintyDisplay:
@@ -99,7 +107,7 @@ class RegressionUncertaintyDisplay:
         *,
         feature: int | str = 0,
         grid_resolution: int = 100,
-        eps: float = 1.0,
+        eps: float | None = None,
         xlim: tuple[float, float] | None = None,
         xlabel: str | None = None,
         ylabel: str | None = None,
@@ -121,9 +129,9 @@ class RegressionUncertaintyDisplay:
             Number or name of the feature.
         grid_resolution : int, default=100
             Points of the curve.
-        eps : float, default=1.0
-            How far the curve extends beyond X, in units of the feature: pass about a tenth of its
-            range, or `xlim`, for a feature that is not scaled.
+        eps : float, default=None
+            How far the curve extends beyond X, in units of the feature; None takes a fifth of its
+            range.
         xlim : tuple of float, default=None
             First and last value of the feature, instead of `eps`.
         xlabel : str, default=None
@@ -141,11 +149,11 @@ class RegressionUncertaintyDisplay:
             The display.
         """
         check_matplotlib(f"{cls.__name__}.from_estimator")
-        points = check_array(X, dtype=float, input_name="X")
+        points = check_table(X)
         names = column_names(X, points.shape[1])
         column = _column(feature, names)
         own = points[:, column]
-        low, high = (own.min() - eps, own.max() + eps) if xlim is None else xlim
+        low, high = around(own, eps) if xlim is None else xlim
         x = np.linspace(low, high, grid_resolution)
         rows = np.tile(np.median(points, axis=0), (grid_resolution, 1))
         rows[:, column] = x
@@ -216,7 +224,8 @@ class RegressionUncertaintyDisplay:
         if (x_train is None) != (y_train is None):
             raise ValueError("x_train and y_train go together: pass both or neither.")
         if x_train is not None:
-            x_train, y_train = np.ravel(x_train), np.ravel(y_train)
+            x_train, y_train = numbers(x_train, "x_train"), numbers(y_train, "y_train")
+            x_train, y_train = x_train.ravel(), y_train.ravel()
             check_consistent_length(x_train, y_train)
         order = np.argsort(arrays["x"], kind="stable")
         display = cls(
@@ -257,12 +266,15 @@ class RegressionUncertaintyDisplay:
         check_matplotlib(f"{type(self).__name__}.plot")
         ax = axes_or_new(ax)
         options = {"color": BLUE, "linewidth": 1.8, "label": "mean", "zorder": 3, **kwargs}
-        (self.line_,) = ax.plot(self.x, self.mean, **options)
+        beyond = self.total_std >= _INFINITE_STD
+        # What is predicted where nothing is known may be of any size; it would hide the rest.
+        mean = np.where(beyond, np.nan, self.mean)
+        (self.line_,) = ax.plot(self.x, mean, **options)
         self.bands_ = [
             ax.fill_between(
                 self.x,
-                self.mean - n_std * std,
-                self.mean + n_std * std,
+                mean - n_std * np.where(beyond, np.nan, std),
+                mean + n_std * np.where(beyond, np.nan, std),
                 color=self.line_.get_color(),
                 alpha=alpha,
                 linewidth=0,
@@ -273,6 +285,10 @@ class RegressionUncertaintyDisplay:
                 ("epistemic", self.epistemic_std, 0.34),
             )
         ]
+        if beyond.any():
+            across: Any = {"facecolor": "none", "edgecolor": GREY, "hatch": HATCH, "linewidth": 0}
+            place: Any = {"transform": ax.get_xaxis_transform(), "label": "beyond range"}
+            ax.fill_between(self.x, 0, 1, where=beyond, **across, **place)
         if self.x_train is not None and self.y_train is not None:
             options = {"color": GIVEN, "s": 14, "alpha": 0.6, "linewidths": 0, "zorder": 2.5}
             options |= {"label": "data", **(scatter_kwargs or {})}
@@ -292,14 +308,16 @@ class RegressionUncertaintyDisplay:
         legend_below(ax, shown, labels)
 
 
-def _column(feature: int | str, names: list[str]) -> int:
+def _column(feature: Any, names: list[str]) -> int:
     if isinstance(feature, str):
         if feature not in names:
             raise ValueError(f"X has no feature {feature!r}; its features are {names}.")
         return names.index(feature)
+    if not isinstance(feature, Integral):
+        raise TypeError(f"feature must be a number or a name; got {feature!r}.")
     if not -len(names) <= feature < len(names):
         raise ValueError(f"X has {len(names)} feature(s); there is no feature {feature}.")
-    return feature % len(names)
+    return int(feature) % len(names)
 
 
 def _variance_split(method: Any, rows: Any) -> tuple[np.ndarray, Any]:

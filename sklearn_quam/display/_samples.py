@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from sklearn.utils import check_consistent_length
 
-from .._network.inputs.layouts import from_tensor
-from ._answers import ask, check_vector
+from .._posterior.results import INFINITE
+from ._answers import as_array, ask, check_vector
 from ._answers import unit as unit_of
 from ._style import as_text, check_matplotlib
 
@@ -180,7 +180,7 @@ class UncertainSamplesDisplay:
         check_matplotlib(f"{cls.__name__}.from_predictions")
         images = _as_images(images, image_shape)
         uncertainty = check_vector(uncertainty, "uncertainty")
-        labels, rivals = (None if v is None else np.asarray(v) for v in (labels, rivals))
+        labels, rivals = (None if v is None else as_array(v, "labels") for v in (labels, rivals))
         check_consistent_length(images, uncertainty, labels, rivals)
         display = cls(images, uncertainty, labels=labels, rivals=rivals, unit=unit)
         return display.plot(ax, n_images=n_images, **kwargs)
@@ -229,6 +229,8 @@ class UncertainSamplesDisplay:
         if self.rivals is not None and self.rivals[row] is not None:
             lines.append(f"{as_text(self.rivals[row])}?")
         value = f"{self.uncertainty[row]:#.2g}".rstrip(".")
+        if self.uncertainty[row] >= INFINITE:
+            value = "beyond range"
         joined = ", ".join(lines)
         # Short labels fit beside each other.
         return f"{joined}\n{value}" if len(joined) <= 12 else "\n".join([*lines, value])
@@ -236,8 +238,15 @@ class UncertainSamplesDisplay:
 
 def _as_images(values: Any, image_shape: tuple[int, ...] | None) -> np.ndarray:
     """Return images of shape (n, height, width) or (n, height, width, n_channels)."""
-    images = np.asarray(from_tensor(values))
+    images = as_array(values, "images")
+    if images.ndim < 2 or images.dtype.kind not in "fiub":
+        raise ValueError(
+            f"Images must be rows of numbers; got an array of {images.dtype} of shape "
+            f"{images.shape}."
+        )
     if image_shape is not None:
+        if not isinstance(image_shape, (tuple, list)):
+            raise TypeError(f"image_shape must be a tuple such as (28, 28); got {image_shape!r}.")
         if math.prod(image_shape) != math.prod(images.shape[1:]):
             raise ValueError(
                 f"image_shape={tuple(image_shape)} does not fit rows of shape {images.shape[1:]}."

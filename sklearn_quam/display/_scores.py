@@ -8,9 +8,10 @@ import numpy as np
 from sklearn.base import is_classifier
 from sklearn.metrics import roc_auc_score
 
+from .._posterior.results import INFINITE
 from ..base._inside import correct, method_and_rows
 from ..metrics import accuracy_rejection_auc, accuracy_rejection_curve
-from ._answers import ask, check_component, check_vector, label
+from ._answers import ask, check_component, check_vector, label, within_range
 from ._answers import unit as unit_of
 from ._style import (
     BLUE,
@@ -189,22 +190,27 @@ class UncertaintyHistogramDisplay:
         check_matplotlib(f"{type(self).__name__}.plot")
         ax = axes_or_new(ax)
         both = np.concatenate([self.uncertainty_id, self.uncertainty_ood])
-        self.bins_ = _bin_edges(both, bins, log)
+        shown, _ = within_range(both)
+        self.bins_ = _bin_edges(shown, bins, log)
         for values, name, colour in (
             (self.uncertainty_id, "in distribution", BLUE),
             (self.uncertainty_ood, "out of distribution", RED),
         ):
+            n_beyond = int((values >= INFINITE).sum())
+            count = f"{len(values)} rows" + (f", {n_beyond} beyond range" if n_beyond else "")
             options = {
                 "histtype": "stepfilled",
                 "alpha": 0.55,
                 "facecolor": colour,
                 "edgecolor": colour,
                 "linewidth": 1.2,
-                "label": f"{name} ({len(values)} rows)",
+                "label": f"{name} ({count})",
                 **kwargs,
             }
+            # Rows beyond the range are in the last bar; on a log axis zeros are in the first one.
+            low = self.bins_[0] if log else -np.inf
             ax.hist(
-                values.clip(*self.bins_[[0, -1]]) if log else values,
+                np.where(values >= INFINITE, self.bins_[-1], values).clip(low),
                 self.bins_.tolist(),
                 weights=np.full(len(values), 1 / len(values)),
                 **options,

@@ -9,6 +9,7 @@ import numpy as np
 from sklearn.utils import check_consistent_length
 
 from ..base._inside import method_and_rows
+from ..metrics._checked import numbers
 from ._answers import check_row
 from ._style import (
     GIVEN,
@@ -155,9 +156,12 @@ class SearchTraceDisplay:
             The display.
         """
         check_matplotlib(f"{cls.__name__}.from_predictions")
+        if divergence is None or loss_increase is None:
+            raise ValueError("Pass both divergence and loss_increase.")
         check_consistent_length(divergence, loss_increase, targets)
-        heights = [np.asarray(values, dtype=float) for values in divergence]
-        costs = [np.asarray(values, dtype=float) for values in loss_increase]
+        targets = None if targets is None else list(targets)
+        heights = [numbers(values, "divergence", finite=False) for values in divergence]
+        costs = [numbers(values, "loss_increase", finite=False) for values in loss_increase]
         for number, (height, cost) in enumerate(zip(heights, costs, strict=True)):
             if height.ndim != 1 or height.shape != cost.shape or not len(height):
                 raise ValueError(

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from sklearn.base import is_classifier
-from sklearn.utils import check_array, check_consistent_length
+from sklearn.utils import check_consistent_length
 
 from ..base._inside import method_and_rows
+from ..metrics._checked import labels_in, numbers
 from ._answers import check_row
 from ._style import (
     BLUE,
@@ -184,13 +185,13 @@ class SimplexDisplay:
         if len(classes) != 3:
             raise ValueError(f"A triangle has three corners; got {len(classes)} classes.")
         if targets is not None:
-            targets = np.asarray(targets)
+            targets = labels_in(targets, "targets")
             check_consistent_length(proba, targets)
         if weights is not None:
-            weights = np.asarray(weights, dtype=float)
+            weights = numbers(weights, "weights")
             check_consistent_length(proba, weights)
         if given is not None:
-            given = _normalised(np.reshape(given, (1, -1)), "given")[0]
+            given = _normalised(numbers(given, "given").reshape(1, -1), "given")[0]
         display = cls(proba, targets=targets, given=given, weights=weights, classes=classes)
         return display.plot(ax, **kwargs)
 
@@ -342,9 +343,9 @@ def _repeat(names: list, counts: list[int]) -> np.ndarray:
 
 
 def _normalised(proba: Any, name: str) -> np.ndarray:
-    proba = check_array(proba, dtype=float, input_name=name)
-    if proba.shape[1] != 3:
-        raise ValueError(f"{name} must have three columns; got {proba.shape[1]}.")
+    proba = numbers(proba, name)
+    if proba.ndim != 2 or proba.shape[1] != 3:
+        raise ValueError(f"{name} must have three columns; got an array of shape {proba.shape}.")
     if (proba < 0).any() or not (proba.sum(axis=1) > 0).all():
         raise ValueError(f"{name} must hold probabilities: none negative, no row of zeros.")
     return proba / proba.sum(axis=1, keepdims=True)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .._posterior.results import Uncertainty
+from ..metrics._checked import numbers
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+HATCH = "///"
 _N_LEVELS = 24
 # Values below the largest one by more than this factor share the lowest colour of a log scale.
 _MAX_RATIO = 1e6
@@ -96,3 +101,39 @@ def pcolormesh(
     elif np.ptp(heights) < _FLAT:
         options = {"vmin": heights.min(), "vmax": heights.min() + 1, **options}
     return ax.pcolormesh(xx0, xx1, heights, **{"shading": "auto", "rasterized": True, **options})
+
+
+def hatched(ax: Axes, xx0: np.ndarray, xx1: np.ndarray, where: np.ndarray) -> Any:
+    """Draw lines across a part of the plane: rows beyond the range have no colour of their own."""
+    return ax.contourf(xx0, xx1, where.astype(float), [0.5, 1.5], colors="none", hatches=[HATCH])
+
+
+def hatched_patch() -> Any:
+    """Return what explains the lines in a legend."""
+    from matplotlib.patches import Patch
+
+    return Patch(facecolor="none", edgecolor="black", hatch=HATCH)
+
+
+def on_grid(uncertainty: Any, shape: tuple[int, ...]) -> Uncertainty:
+    """Return three grids."""
+    wanted = f"uncertainty must hold three arrays with {math.prod(shape)} numbers each"
+    if isinstance(uncertainty, np.ndarray) and uncertainty.ndim:
+        uncertainty = tuple(uncertainty)
+    if not isinstance(uncertainty, (tuple, list)) or len(uncertainty) != 3:
+        raise ValueError(f"{wanted}, as predict_uncertainty returns them.")
+    parts = [numbers(part, "uncertainty") for part in uncertainty]
+    if any(part.size != math.prod(shape) for part in parts):
+        raise ValueError(f"{wanted}; got {', '.join(str(part.size) for part in parts)}.")
+    return Uncertainty(*(part.reshape(shape) for part in parts))
+
+
+def lead_on_grid(proba: np.ndarray, threshold: float, shape: tuple[int, ...]) -> np.ndarray:
+    """Return how far each class is ahead of the best other one, as grids."""
+    if proba.shape[1] == 2:
+        ahead = proba[:, 1] - threshold
+        return np.stack([-ahead, ahead]).reshape(2, *shape)
+    ordered = np.sort(proba, axis=1)
+    best, second = ordered[:, -1:], ordered[:, -2:-1]
+    ahead = np.where(proba == best, proba - second, proba - best)
+    return ahead.T.reshape(-1, *shape)

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
 from functools import partial
 from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 from sklearn.metrics import auc, precision_recall_curve, roc_curve
-from sklearn.utils import assert_all_finite, check_array
 from sklearn.utils._param_validation import Interval, StrOptions, validate_params
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
-from .._network.inputs.layouts import from_tensor
+from ._checked import labels_in, numbers
 
 # True positive rates are ratios of counts; what differs by less is the same but for rounding.
 _SAME_RATE = 1e-12
@@ -314,37 +312,8 @@ def interval_coverage(y_true: Any, lower: Any, upper: Any) -> float:
     return float(((lower <= y_true) & (y_true <= upper)).mean())
 
 
-def _numbers(values: Any, name: str, *, finite: bool = True) -> np.ndarray:
-    """Return numbers as an array of any shape."""
-    values = _plain(values, name)
-    try:
-        checks = {"ensure_2d": False, "allow_nd": True, "ensure_all_finite": finite}
-        return check_array(values, dtype=np.float64, input_name=name, **checks)
-    except (TypeError, ValueError) as error:
-        # What pandas and numpy say about texts and objects does not say which argument it is.
-        if str(error).startswith(("could not convert", "float() argument", "Cannot convert")):
-            raise ValueError(f"{name} must hold numbers: {error}.") from error
-        raise
-
-
-def _labels(values: Any, name: str) -> np.ndarray:
-    """Return labels of any kind as an array of shape (n_samples,)."""
-    values = column_or_1d(_plain(values, name))
-    assert_all_finite(values, input_name=name)
-    if values.dtype == object and not all(isinstance(value, Hashable) for value in values):
-        raise TypeError(f"{name} must hold labels: numbers, texts or booleans.")
-    return values
-
-
-def _plain(values: Any, name: str) -> Any:
-    """Return tensors as arrays; refuse a mask, which would be ignored."""
-    if isinstance(values, np.ma.MaskedArray):
-        raise ValueError(f"{name} is a masked array. Leave out what is masked, in all arguments.")
-    return from_tensor(values)
-
-
 def _column(values: Any, name: str, low: float = -np.inf, high: float = np.inf) -> np.ndarray:
-    values = _numbers(values, name)
+    values = numbers(values, name)
     if values.min() < low or values.max() > high:
         raise ValueError(f"{name} must lie between {low} and {high}.")
     return column_or_1d(values)
@@ -359,7 +328,7 @@ def _scaled(loss: Any) -> tuple[np.ndarray, float]:
 
 def _check_detection(y_true: Any, y_score: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return which rows are positive, and the scores."""
-    y_true, y_score = _labels(y_true, "y_true"), _column(y_score, "y_score")
+    y_true, y_score = labels_in(y_true, "y_true"), _column(y_score, "y_score")
     check_consistent_length(y_true, y_score)
     found = set(y_true.tolist())
     if not (found <= {0, 1} or found <= {-1, 1}):
@@ -373,7 +342,7 @@ def _check_same_shape(**arrays: Any) -> list[np.ndarray]:
     """Return arrays of shape (n_samples, n_outputs); nothing is stretched to fit."""
     checked = []
     for name, values in arrays.items():
-        array = _numbers(values, name, finite=name not in ("lower", "upper"))  # may be open
+        array = numbers(values, name, finite=name not in ("lower", "upper"))  # may be open
         if np.isnan(array).any():
             raise ValueError(f"Input {name} contains NaN.")
         checked.append(array.reshape(len(array), -1))
@@ -396,7 +365,7 @@ def _means_of_most_certain(values: np.ndarray, uncertainty: Any) -> np.ndarray:
 
 def _most_probable(y_true: Any, y_proba: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return the largest probability of each row, and whether its label is the true one."""
-    y_true, y_proba = _labels(y_true, "y_true"), _numbers(y_proba, "y_proba")
+    y_true, y_proba = labels_in(y_true, "y_true"), numbers(y_proba, "y_proba")
     check_consistent_length(y_true, y_proba)
     if y_proba.ndim > 2:
         raise ValueError(f"y_proba must have one or two dimensions, got {y_proba.ndim}.")
@@ -407,7 +376,7 @@ def _most_probable(y_true: Any, y_proba: Any, labels: Any) -> tuple[np.ndarray, 
     if np.abs(y_proba.sum(axis=1) - 1).max() > _SUM_TOLERANCE:
         raise ValueError("The rows of y_proba must sum to one.")
     try:
-        columns = np.unique(y_true) if labels is None else _labels(labels, "labels")
+        columns = np.unique(y_true) if labels is None else labels_in(labels, "labels")
     except TypeError as error:  # numbers and texts have no order
         raise TypeError(
             "y_true holds labels of several kinds: name the columns by labels=."

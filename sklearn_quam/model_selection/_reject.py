@@ -15,12 +15,15 @@ from sklearn.base import (
     MetaEstimatorMixin,
     _fit_context,
     clone,
+    is_classifier,
 )
 from sklearn.model_selection import StratifiedShuffleSplit, check_cv
 from sklearn.utils import get_tags
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, column_or_1d
 
+from .._network.inputs.layouts import from_tensor
 from .._network.inputs.sources import count_rows, some_rows
 from .._posterior.results import Uncertainty
 from .._typing import RandomState
@@ -160,7 +163,12 @@ class RejectOptionClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator)
         self : object
             The fitted classifier.
         """
-        opened(self.estimator)
+        if not is_classifier(opened(self.estimator)[1]):
+            raise TypeError(
+                f"Only classifiers can reject; {type(self.estimator).__name__} is none."
+            )
+        y = column_or_1d(from_tensor(y), warn=True)
+        check_classification_targets(y)
         if self.max_risk is not None and self.threshold is not None:
             raise ValueError("max_risk chooses a threshold: pass one of max_risk and threshold.")
         if self.cv == "prefit":

@@ -27,6 +27,7 @@ from sklearn_quam import (
     QUAMClassifier,
     QUAMRegressor,
     ReferenceClassifier,
+    ReferenceRegressor,
     Uncertainty,
     display,
 )
@@ -447,7 +448,8 @@ def test_a_pipeline_is_asked_with_its_own_features():
 def test_a_map_holds_the_estimators_answer_at_every_point():
     est = classifier()
     shown = UncertaintyMapDisplay.from_estimator(est, PLANE, LABELS, grid_resolution=4)
-    low, high = PLANE.min(axis=0) - 1, PLANE.max(axis=0) + 1
+    room = 0.2 * np.ptp(PLANE, axis=0)
+    low, high = PLANE.min(axis=0) - room, PLANE.max(axis=0) + room
     np.testing.assert_allclose(shown.xx0[0], np.linspace(low[0], high[0], 4))
     np.testing.assert_allclose(shown.xx1[:, 0], np.linspace(low[1], high[1], 4))
     grid = np.column_stack([shown.xx0.ravel(), shown.xx1.ravel()])
@@ -718,7 +720,7 @@ def test_three_of_many_classes():
 def test_errors_of_simplices():
     with pytest.raises(ValueError, match="QUAMRegressor has none"):
         SimplexDisplay.from_estimator(regressor(), PLANE[0, :1])
-    with pytest.raises(ValueError, match="proba must have three columns; got 2"):
+    with pytest.raises(ValueError, match="proba must have three columns; got an array"):
         SimplexDisplay.from_predictions([[0.5, 0.5]])
     with pytest.raises(ValueError, match="proba must hold probabilities"):
         SimplexDisplay.from_predictions([[0.5, 0.7, -0.2]])
@@ -870,6 +872,94 @@ def draw_baselines():
             held["pictures"][name] = structure(figure)
             save_without_text(figure, BASELINES / f"{name}.png")
     HELD.write_text(json.dumps(held, indent=1) + "\n", encoding="utf-8")
+
+
+# -- rows beyond the range, and other scales ------------------------------------------------------
+
+
+BEYOND = np.array([0.1, 0.4, 1e300, 0.15, 1e300, 0.3])
+
+
+def test_a_histogram_shows_rows_beyond_the_range_in_its_last_bar():
+    for log in (False, True):
+        shown = UncertaintyHistogramDisplay.from_predictions(BEYOND[:2], BEYOND, log=log, bins=2)
+        np.testing.assert_allclose(shown.bins_[[0, -1]], [0.1, 0.4])
+        assert "out of distribution (6 rows, 2 beyond range)" in legend_texts(shown.ax_)
+        assert "in distribution (2 rows)" in legend_texts(shown.ax_)
+        heights = [polygon.get_xy()[:, 1].max() for polygon in shown.ax_.patches]
+        # 0.3, 0.4 and both that are beyond, of six.
+        np.testing.assert_allclose(heights[-1], 4 / 6)
+
+
+def test_a_map_hatches_what_is_beyond_the_range():
+    xx0, xx1 = np.meshgrid(np.arange(3.0), np.arange(2.0))
+    uncertainty = Uncertainty(np.zeros(6), BEYOND, BEYOND)
+    shown = UncertaintyMapDisplay.from_predictions(xx0, xx1, uncertainty)
+    assert shown.surfaces_[0].levels.max() < 1
+    assert len(shown.beyond_) == 1
+    assert "beyond range" in legend_texts(shown.ax_)
+    finite = Uncertainty(np.zeros(6), np.arange(6.0), np.arange(6.0))
+    assert not UncertaintyMapDisplay.from_predictions(xx0, xx1, finite).beyond_
+
+
+def test_bands_end_where_the_range_ends():
+    std = np.sqrt(BEYOND)
+    mean = np.where(BEYOND >= 1e300, 1e20, 1.0)
+    shown = RegressionUncertaintyDisplay.from_predictions(np.arange(6), mean, std, std)
+    assert shown.ax_.get_ylim()[1] < 10
+    assert np.isnan(shown.line_.get_ydata()).sum() == 2
+    assert "beyond range" in legend_texts(shown.ax_)
+
+
+def test_images_beyond_the_range_say_so():
+    shown = UncertainSamplesDisplay.from_predictions(np.zeros((6, 4)), BEYOND, n_images=3)
+    titles = [panel.get_title().strip() for panel in shown.ax_.flat]
+    assert titles.count("beyond range") == 2
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_curves_extend_by_a_share_of_the_range_of_the_feature(scale):
+    X = PLANE[:, :1] * scale
+    est = ReferenceRegressor(LinearRegression().fit(X, TARGET)).fit(X, TARGET)
+    shown = RegressionUncertaintyDisplay.from_estimator(est, X, TARGET, grid_resolution=5)
+    room = 0.2 * np.ptp(X)
+    np.testing.assert_allclose(shown.x[[0, -1]], [X.min() - room, X.max() + room])
+    absolute = RegressionUncertaintyDisplay.from_estimator(est, X, eps=0.5, grid_resolution=5)
+    np.testing.assert_allclose(absolute.x[0], X.min() - 0.5)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: UncertaintyMapDisplay.from_predictions([1.0], [1.0], np.zeros((3, 1))),
+            "grids of the same shape",
+        ),
+        (
+            lambda: UncertaintyMapDisplay.from_predictions([[1.0]], [[1.0]], [[1], [1, 2], [3]]),
+            r"three arrays with 1 numbers each; got 1, 2, 1",
+        ),
+        (lambda: UncertaintyMapDisplay.from_estimator(classifier(), [1.0]), "must be a table"),
+        (
+            lambda: UncertaintyHistogramDisplay.from_predictions(["a"], [1.0]),
+            "uncertainty_id must hold numbers",
+        ),
+        (
+            lambda: UncertainSamplesDisplay.from_predictions([["a"], ["b"]], [1, 2]),
+            "Images must be rows of numbers",
+        ),
+        (
+            lambda: UncertainSamplesDisplay.from_predictions([[1], [2, 3]], [1, 2]),
+            "images must have rows of the same length",
+        ),
+        (lambda: SearchTraceDisplay.from_predictions(None, [[1.0]]), "Pass both"),
+        (lambda: SimplexDisplay.from_estimator(classifier(), 3.0), "must be a single row"),
+        (lambda: SimplexDisplay.from_predictions([0.2, 0.3, 0.5]), "three columns"),
+    ],
+)
+def test_wrong_arrays_get_a_useful_message(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
 
 
 if __name__ == "__main__":
