@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from numbers import Integral
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -313,7 +312,7 @@ def _column(feature: Any, names: list[str]) -> int:
         if feature not in names:
             raise ValueError(f"X has no feature {feature!r}; its features are {names}.")
         return names.index(feature)
-    if not isinstance(feature, Integral):
+    if not isinstance(feature, (int, np.integer)):
         raise TypeError(f"feature must be a number or a name; got {feature!r}.")
     if not -len(names) <= feature < len(names):
         raise ValueError(f"X has {len(names)} feature(s); there is no feature {feature}.")
