@@ -78,6 +78,7 @@ TABLES = {
             "diversity",
             "tables",
             "combination",
+            "intervals",
             "large_head",
             "many_rows",
             "peer_loop",

@@ -310,6 +310,9 @@ class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
         Number of values predicted for a row.
     noise_variance_ : ndarray of shape (n_outputs,)
         Variance around the mean; only for networks that predict the mean only.
+    conformal_scores_ : ndarray of shape (n_val, ...)
+        How far off the targets of held-out rows are, by what was predicted for them: sorted. Only
+        if ``X_val`` was passed to ``fit``.
     parameter_names_ : list of str
         Parameters of the network that may differ.
     n_parameters_searched_ : int

@@ -97,6 +97,11 @@ def check_growing_rows(method, activation, dtype, rows):
         assert (diagnostics.n_diverged[lost] > 0).all()
         assert (u.total[lost] == INFINITE).all()
         assert np.isfinite(est.predict(X)).all()
+        if hasattr(est, "predict_interval") and setting == "given":
+            lower, upper = est.predict_interval(X).T
+            assert (lower < upper).all()
+            assert np.isfinite([lower, upper]).all()
+            assert (upper - lower)[lost].min() > 1e149
         if not method.name.startswith("Reference") and setting == "given":
             assert (u.epistemic > 0).all()
         # Rows of a classifier that is as sure as numbers can be are beyond.

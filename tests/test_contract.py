@@ -612,6 +612,8 @@ def test_multi_output_regression(method):
     assert est.noise_variance_.shape == (2,)
     u = est.predict_uncertainty(X)
     np.testing.assert_allclose(u.total, u.aleatoric + u.epistemic, rtol=1e-12)
+    assert est.predict_interval(X).shape == (*targets.shape, 2)
+    assert est.predict(X, return_std=True)[1].shape == targets.shape
 
 
 @each_regressor
@@ -622,6 +624,46 @@ def test_noise_variance_from_validation_data(method):
     )
     residuals = y[20:] - est.predict(X[20:])
     np.testing.assert_allclose(est.noise_variance_, np.mean(residuals**2), rtol=1e-5)
+
+
+@each_regressor
+def test_intervals(method, X_new):
+    X, y = make_data(method)
+    est = make_estimator(method).fit(X, y)
+    half, most = est.predict_interval(X_new, 0.5), est.predict_interval(X_new, coverage=0.9)
+    assert half.shape == most.shape == (len(X_new), 2)
+    # Nested, and around the median.
+    assert (most[:, 0] < half[:, 0]).all()
+    assert (half[:, 0] < half[:, 1]).all()
+    assert (half[:, 1] < most[:, 1]).all()
+    none = est.predict_interval(X_new, 1e-9)
+    assert ((half[:, 0] < none[:, 0]) & (none[:, 1] < half[:, 1])).all()
+    np.testing.assert_allclose(none[:, 0], none[:, 1], rtol=1e-5, atol=1e-6)
+    # All plausible models together say the same whomever they are to judge, and however.
+    est.set_params(setting="expected", measure="variance")
+    np.testing.assert_allclose(est.predict_interval(X_new, 0.9), most, rtol=1e-5)
+    mean, std = est.predict(X_new, return_std=True)
+    assert mean.shape == std.shape == (len(X_new),)
+    assert (std > 0).all()
+    if method.name.startswith("Reference"):
+        np.testing.assert_allclose(np.diff(most)[:, 0], 2 * 1.6448536 * std, rtol=1e-6)
+
+
+@each_regressor
+def test_calibrated_intervals(method, X_new):
+    X, y = make_data(method)
+    est = make_estimator(method).fit(X[:20], y[:20], X_val=X[20:], y_val=y[20:])
+    assert est.conformal_scores_.shape == (20, 1)
+    interval = est.predict_interval(X[20:], 0.75)
+    inside = (interval[:, 0] <= y[20:]) & (y[20:] <= interval[:, 1])
+    # The 16th of 20: 16 / 21 are more than three quarters.
+    assert inside.sum() in (15, 16)
+    one_by_one = np.concatenate([est.predict_interval(row[None], 0.75) for row in X[20:23]])
+    np.testing.assert_allclose(one_by_one, interval[:3], rtol=1e-4, atol=1e-5)
+    stored = pickle.loads(pickle.dumps(est))
+    np.testing.assert_array_equal(
+        stored.predict_interval(X_new, 0.75), est.predict_interval(X_new, 0.75)
+    )
 
 
 # -- arguments that are changed after fit --------------------------------------------------

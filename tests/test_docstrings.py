@@ -13,7 +13,7 @@ METHODS = sorted(
 # What is the same for every method of a task.
 SHARED = ["estimator", "link", "noise_variance", "measure", "device", "verbose", "classes_"]
 SHARED += ["estimator_", "n_outputs_", "noise_variance_", "reference_loss_", "n_features_in_"]
-SHARED += ["feature_names_in_", "parameter_names_", "n_parameters_searched_"]
+SHARED += ["conformal_scores_", "feature_names_in_", "parameter_names_", "n_parameters_searched_"]
 # A method may add sentences of its own to these.
 SAME_BEGINNING = {"parameters": "The part of the network before it", "memory_limit": "is free."}
 # What differs between classifier and regressor of one method, and why.

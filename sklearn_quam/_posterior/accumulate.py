@@ -80,6 +80,10 @@ class Posterior:
         """Return the total variance of each output, (n_rows, n_outputs)."""
         raise NotImplementedError
 
+    def predictive(self) -> np.ndarray:
+        """Return what all models predict together, as `RowResults` has it."""
+        raise NotImplementedError
+
     def standard_error(self, setting: str) -> np.ndarray:
         """Return the standard error of the epistemic uncertainty."""
         if setting == "given":
@@ -213,11 +217,16 @@ class GaussianPosterior(Posterior):
         What the given model predicts for the rows.
     measure : {"entropy", "variance"}
         Measures in nats, or the split of the variance in squared units of the target.
+    predictive : bool, default=False
+        Whether the mixture of all predictions is wanted, whatever the measure.
     """
 
-    def __init__(self, original: Gaussian, measure: str = "entropy") -> None:
+    def __init__(
+        self, original: Gaussian, measure: str = "entropy", predictive: bool = False
+    ) -> None:
         self._original = original.to(accumulation_dtype(original.device))
         self._measure = measure
+        self._keeps_components = predictive or measure == "entropy"
         super().__init__(len(original), 4 * original.n_outputs, original.device)
         self._components: tuple[Tensor, Tensor, Tensor] | None = None
 
@@ -247,7 +256,7 @@ class GaussianPosterior(Posterior):
             variance = prediction.variance
             features = torch.cat([variance.log(), variance, shift, shift**2], dim=-1)
             self._means.add("features", features, error=True)
-        if self._measure == "entropy":
+        if self._keeps_components:
             self._keep_components(prediction, log_weights)
 
     def _spread_coefficients(self) -> Tensor:
@@ -289,6 +298,14 @@ class GaussianPosterior(Posterior):
             variance = variance + self._means.mean("squared_shift")
         return _to_numpy(variance)
 
+    def predictive(self) -> np.ndarray:
+        """Return what all models predict together, as `RowResults` has it."""
+        assert self._components is not None
+        mean, variance, log_weights = self._components
+        parts = (torch.softmax(log_weights, dim=0), mean, variance.sqrt())
+        mixture = torch.stack(parts, dim=-1).movedim(0, 1)
+        return _to_numpy(mixture.unflatten(0, self._original.mean.shape))
+
     def uncertainty(self, setting: str) -> Uncertainty:
         """Return the measures of a setting."""
         if setting == "given":
@@ -312,7 +329,7 @@ class GaussianPosterior(Posterior):
         return entropies.reshape(self._original.mean.shape).sum(dim=-1)
 
 
-def make_posterior(original: Prediction, measure: str) -> Posterior:
+def make_posterior(original: Prediction, measure: str, predictive: bool = False) -> Posterior:
     """Return an accumulator of the kind that suits a prediction.
 
     Parameters
@@ -321,6 +338,8 @@ def make_posterior(original: Prediction, measure: str) -> Posterior:
         What the given model predicts for some rows.
     measure : {"entropy", "variance"}
         What uncertainties are measured as; classes have entropies only.
+    predictive : bool, default=False
+        Whether the mixture of all predictions is wanted.
 
     Returns
     -------
@@ -328,7 +347,7 @@ def make_posterior(original: Prediction, measure: str) -> Posterior:
         The accumulator, empty.
     """
     if isinstance(original, Gaussian):
-        return GaussianPosterior(original, measure)
+        return GaussianPosterior(original, measure, predictive)
     assert isinstance(original, Categorical)
     return CategoricalPosterior(original)
 

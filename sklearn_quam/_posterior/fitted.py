@@ -36,12 +36,15 @@ class Question:
         Memory and workers.
     report : callable, default=None
         Is told from time to time which share of the rows at hand is done.
+    predictive : bool, default=False
+        Whether what all models predict together is wanted, too.
     """
 
     setting: str
     measure: str
     limits: Limits
     report: Callable[[float], None] | None = None
+    predictive: bool = False
 
 
 class Models(Protocol):
@@ -112,14 +115,15 @@ class FittedMethod:
         """Return what the models say about rows, all of them together."""
 
         def ask(rows: Any, original: Prediction) -> RowResults:
-            posterior = make_posterior(original, question.measure)
+            posterior = make_posterior(original, question.measure, question.predictive)
             found = self.models.sample(inputs[rows], original, posterior, question)
             return summarise(posterior, question, self.diagnostics, found)
 
         # Ensembles have rows for each of their networks.
         own = getattr(inputs, "reference", inputs)
         original = self.reference.predict(own)
-        return guarded(self.known, own, original, question.measure, self.diagnostics, ask)
+        measured = question.measure, self.diagnostics
+        return guarded(self.known, own, original, *measured, ask, question.predictive)
 
     def predict(self, inputs: StoredRows) -> tuple[Prediction, np.ndarray]:
         """Return what the given network predicts for rows, and which it cannot compute with."""
@@ -187,7 +191,9 @@ class FittedMethod:
 
     def _unknown(self, error: str, question: Question) -> RowResults:
         """Return what is said about a row for which the network raises an error."""
-        lost = results_of_lost(self.known.constant, question.measure, self.diagnostics)
+        lost = results_of_lost(
+            self.known.constant, question.measure, self.diagnostics, question.predictive
+        )
         told = replace(lost.diagnostics, error=np.array([error], dtype=object))
         return lost._replace(diagnostics=told)
 
@@ -211,4 +217,5 @@ def summarise(
         posterior.uncertainty(question.setting),
         diagnostics(**columns),
         posterior.variance(question.setting),
+        posterior.predictive() if question.predictive else None,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +23,7 @@ def guarded(
     measure: str,
     diagnostics: type[Diagnostics],
     ask: Callable[[Any, Prediction], RowResults],
+    predictive: bool = False,
 ) -> RowResults:
     """Return what models say about rows; rows that cannot be judged are lost, not wrong.
 
@@ -43,6 +45,8 @@ def guarded(
         The kind of diagnostics.
     ask : callable
         Takes an index of rows and what the given network predicts for them, and returns results.
+    predictive : bool, default=False
+        Whether what all models predict together is among these.
 
     Returns
     -------
@@ -56,7 +60,7 @@ def guarded(
         lost = _cannot_be_told(known, results, prediction)
         kept = ~lost
     elif lost.all():
-        return results_of_lost(prediction, measure, diagnostics)
+        return results_of_lost(prediction, measure, diagnostics, predictive)
     else:
         fine = torch.as_tensor(np.flatnonzero(~lost), device=inputs.device)
         results = ask(fine, prediction[fine])
@@ -65,7 +69,8 @@ def guarded(
     if not lost.any():
         return results
     index = torch.as_tensor(np.flatnonzero(lost), device=inputs.device)
-    return merge(results, kept, results_of_lost(prediction[index], measure, diagnostics), lost)
+    answers = results_of_lost(prediction[index], measure, diagnostics, predictive)
+    return merge(results, kept, answers, lost)
 
 
 def _cannot_be_told(known: KnownRange, results: RowResults, original: Prediction) -> np.ndarray:
@@ -77,7 +82,10 @@ def _cannot_be_told(known: KnownRange, results: RowResults, original: Prediction
 
 
 def results_of_lost(
-    prediction: Prediction, measure: str, diagnostics: type[Diagnostics]
+    prediction: Prediction,
+    measure: str,
+    diagnostics: type[Diagnostics],
+    predictive: bool = False,
 ) -> RowResults:
     """Return an infinite uncertainty of rows, around a prediction that is finite."""
     posterior = make_posterior(prediction, measure)
@@ -89,4 +97,13 @@ def results_of_lost(
         Uncertainty(aleatoric, infinite, infinite.copy()),
         diagnostics._of_lost_rows(len(aleatoric)),
         np.full_like(posterior.variance("given"), INFINITE),
+        _anything(prediction) if predictive else None,
     )
+
+
+def _anything(prediction: Prediction) -> np.ndarray:
+    """Return a predictive distribution that leaves everything possible, around a prediction."""
+    mean = prediction.to_array()
+    # Next to a mean that is absurd itself, a standard deviation must not be lost in rounding.
+    one_component = (np.ones_like(mean), mean, math.sqrt(INFINITE) + np.abs(mean))
+    return np.stack(one_component, axis=-1)[:, :, None]

@@ -1,4 +1,4 @@
-"""Entropies of mixtures of Gaussians, which have no closed form."""
+"""Entropies and quantiles of mixtures of Gaussians, which have no closed form."""
 
 from __future__ import annotations
 
@@ -6,12 +6,18 @@ import math
 
 import numpy as np
 import torch
+from scipy.special import log_ndtr, ndtri_exp
 from torch import Tensor
 
 MAX_MIXTURE_COMPONENTS = 64
 # Edges of the quadrature panels around every mixture component, in its standard deviations.
 _PANEL_EDGES = (-8.0, -3.0, -1.0, 1.0, 3.0, 8.0)
 _PANEL_NODES = 8
+# Halvings of what brackets a quantile, and what it is known to, relative to its size.
+_MAX_HALVINGS = 200
+_PRECISION = 1e-13
+# Values of the distribution function that are held at once.
+_MAX_VALUES = 2**20
 
 
 def gaussian_mixture_entropy(
@@ -111,3 +117,92 @@ def _merge_some(
     kept = dropped.argsort(dim=0, stable=True)[: len(dropped) - n_merged]
     mean, variance, log_weights = (part.gather(0, kept) for part in parts)
     return mean, variance, log_weights
+
+
+def mixture_quantiles(mixture: np.ndarray, score: np.ndarray) -> np.ndarray:
+    """Return quantiles of one-dimensional Gaussian mixtures, by bisection.
+
+    Parameters
+    ----------
+    mixture : ndarray of shape (n_rows, n_outputs, n_components, 3)
+        Weight, mean and standard deviation of each component; weights sum to one.
+    score : ndarray of shape (n_outputs,)
+        Which quantile, as that of a standard normal: -1.64 is that of 5 %. So far out as nobody
+        could write it as a share, it still has all its digits.
+
+    Returns
+    -------
+    ndarray of shape (n_rows, n_outputs)
+        The quantiles: minus infinity or infinity where the score is.
+    """
+    weight, mean, scale = np.moveaxis(mixture, -1, 0)
+    # The upper tail is the lower one of the mirror image, where small shares have their digits.
+    side = np.where(score > 0, -1.0, 1.0)
+    rows = max(1, _MAX_VALUES // max(1, weight[0].size))
+    parts = [
+        _lower_quantiles(
+            weight[part], side[:, None] * mean[part], scale[part], -np.abs(np.asarray(score, float))
+        )
+        for part in (slice(start, start + rows) for start in range(0, len(weight), rows))
+    ]
+    return side * np.concatenate(parts)
+
+
+def _lower_quantiles(
+    weight: np.ndarray, mean: np.ndarray, scale: np.ndarray, score: np.ndarray
+) -> np.ndarray:
+    # A quantile of a mixture lies between those of its components.
+    with np.errstate(over="ignore"):
+        ends = mean + score[:, None] * scale
+    low = np.where(weight > 0, ends, np.inf).min(axis=-1)
+    high = np.where(weight > 0, ends, -np.inf).max(axis=-1)
+    endless = np.isinf(low)
+    low, high = np.where(endless, 0.0, low), np.where(endless, 0.0, high)
+    finest = np.where(weight > 0, scale, np.inf).min(axis=-1)
+    share = log_ndtr(score)
+    for _ in range(_MAX_HALVINGS):
+        size = np.maximum(np.maximum(np.abs(low), np.abs(high)), finest)
+        if not (high - low > _PRECISION * size).any():
+            break
+        middle = low + (high - low) / 2
+        below = _log_share_below(weight, mean, scale, middle) < share
+        low, high = np.where(below, middle, low), np.where(below, high, middle)
+    return np.where(endless, -np.inf, low + (high - low) / 2)
+
+
+def mixture_scores(mixture: np.ndarray, value: np.ndarray) -> np.ndarray:
+    """Return where values lie in Gaussian mixtures, as quantiles of a standard normal.
+
+    Of a single Gaussian it is the distance from the mean in standard deviations. It is the inverse
+    of `mixture_quantiles`.
+
+    Parameters
+    ----------
+    mixture : ndarray of shape (n_rows, n_outputs, n_components, 3)
+        Weight, mean and standard deviation of each component; weights sum to one.
+    value : ndarray of shape (n_rows, n_outputs)
+        The values.
+
+    Returns
+    -------
+    ndarray of shape (n_rows, n_outputs)
+        Scores: zero at the median.
+    """
+    weight, mean, scale = np.moveaxis(mixture, -1, 0)
+    below = _log_share_below(weight, mean, scale, value)
+    above = _log_share_below(weight, -mean, scale, -value)
+    # Of the two shares, the smaller one has its digits.
+    score = ndtri_exp(np.minimum(np.minimum(below, above), 0.0))
+    return np.where(below < above, score, -score)
+
+
+def _log_share_below(
+    weight: np.ndarray, mean: np.ndarray, scale: np.ndarray, value: np.ndarray
+) -> np.ndarray:
+    """Return the logarithm of the share of each mixture that lies below a value."""
+    with np.errstate(over="ignore", divide="ignore"):
+        logs = log_ndtr((value[..., None] - mean) / scale)
+        largest = np.where(weight > 0, logs, -np.inf).max(axis=-1)
+        # Infinitely far from all components nothing is left to be scaled.
+        shift = np.where(np.isfinite(largest), largest, 0.0)
+        return shift + np.log((weight * np.exp(np.minimum(logs - shift[..., None], 0))).sum(-1))

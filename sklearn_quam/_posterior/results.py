@@ -17,13 +17,13 @@ INFINITE = 1e300
 
 
 class Answers(tuple):
-    """Predictions and their uncertainty, a plain pair of them but for the words of an error."""
+    """Predictions and how uncertain they are, a plain pair but for the words of an error."""
 
     def __getattr__(self, name: str) -> Any:
         if name == "ndim":
             raise AttributeError(
-                "predict(return_uncertainty=True) returns predictions and their uncertainty, but "
-                "what is wrapped around it takes a single array. Wrap it the other way round: "
+                "predict with return_uncertainty=True or return_std=True returns a pair, but what "
+                "is wrapped around it takes a single array. Wrap it the other way round: "
                 "QUAMRegressor(TransformedTargetRegressor(...)), say."
             )
         raise AttributeError(f"A pair of answers has no attribute {name!r}.")
@@ -277,23 +277,39 @@ class RowResults(NamedTuple):
         How they came about.
     variance : ndarray of shape (n_samples, n_outputs)
         Total variance of each output of a regressor; a classifier has none, and no columns.
+    predictive : ndarray of shape (n_samples, n_outputs, n_components, 3), default=None
+        What all plausible models predict together: weight, mean and standard deviation of the
+        components of each output's mixture. None where it was not asked for.
     """
 
     prediction: np.ndarray
     uncertainty: Uncertainty
     diagnostics: Diagnostics
     variance: np.ndarray
+    predictive: np.ndarray | None = None
 
 
 def join(parts: list[RowResults]) -> RowResults:
     """Return the results of consecutive rows as one."""
-    prediction, uncertainty, diagnostics, variance = zip(*parts, strict=True)
+    prediction, uncertainty, diagnostics, variance, predictive = zip(*parts, strict=True)
     return RowResults(
         np.concatenate(prediction),
         Uncertainty(*map(np.concatenate, zip(*uncertainty, strict=True))),
         diagnostics[0]._join(diagnostics),
         np.concatenate(variance),
+        None if predictive[0] is None else np.concatenate(_of_one_size(*predictive)),
     )
+
+
+def _of_one_size(*mixtures: Any) -> list[np.ndarray]:
+    """Return mixtures of equally many components; those that are added have no weight."""
+    size = max(mixture.shape[2] for mixture in mixtures)
+    grown = []
+    for mixture in mixtures:
+        more = np.ones((*mixture.shape[:2], size - mixture.shape[2], 3))
+        more[..., 0] = 0.0
+        grown.append(np.concatenate([mixture, more], axis=2))
+    return grown
 
 
 def merge(asked: RowResults, kept: np.ndarray, lost: RowResults, where: np.ndarray) -> RowResults:
@@ -325,9 +341,13 @@ def merge(asked: RowResults, kept: np.ndarray, lost: RowResults, where: np.ndarr
         asked.diagnostics._columns().items(), lost.diagnostics._columns().values(), strict=True
     )
     diagnostics = {name: merged(own, other) for (name, own), other in columns}
+    predictive = None
+    if asked.predictive is not None:
+        predictive = merged(*_of_one_size(asked.predictive, lost.predictive))
     return RowResults(
         merged(asked.prediction, lost.prediction),
         Uncertainty(*map(merged, asked.uncertainty, lost.uncertainty)),
         type(asked.diagnostics)(**diagnostics),
         merged(asked.variance, lost.variance),
+        predictive,
     )

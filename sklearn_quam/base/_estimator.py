@@ -97,7 +97,8 @@ class NetworkEstimator(WrapsNetwork):
     def _given(self, X: Any, y: Any, sample_weight: Any, fit_params: dict, **more: Any) -> FitData:
         """Validate, train if need be, and return the network with its training data."""
         # What was fitted before must not answer for what fails now.
-        self.__dict__.pop("_fitted", None)
+        for name in ("_fitted", "conformal_scores_"):
+            self.__dict__.pop(name, None)
         passed = {"X": X, **more}
         refuse_targets(y, self._task)
         estimator = self._wrapped()
@@ -213,8 +214,8 @@ class NetworkEstimator(WrapsNetwork):
 class BaseUncertaintyEstimator(Saved, NetworkEstimator):
     """Shared by classifiers and regressors; not to be used itself."""
 
-    # Whether fit says what is odd; members of an ensemble leave that to the ensemble.
-    _warns = True
+    # Members of an ensemble leave it to the ensemble to say what is odd, and to calibrate.
+    _is_member = False
     # Whether n_jobs spreads the rows that are to be predicted.
     _rows_in_parallel: ClassVar[bool] = False
     # Whether the method takes more than the given network: others, or further training of it.
@@ -257,12 +258,28 @@ class BaseUncertaintyEstimator(Saved, NetworkEstimator):
         """Read network and data, and build the object that answers for rows."""
         data = self._given(X, y, sample_weight, fit_params, **more)
         known = known_range(data.training, data.original)
-        if self._warns:
+        if not self._is_member:
             warn_about_fit(self, data, known)
         with computing():
             models = self._fit_models(data)
         self._fitted = FittedMethod(data.reference, models, known, self._diagnostics)
         self._fitted_parameters = parameters_now(self)
+        if not self._is_member and more.get("X_val") is not None:
+            self._calibrate(more["X_val"], more["y_val"])
+
+    def _calibrate(self, X_val: Any, y_val: Any) -> None:
+        """Keep how far off the targets of held-out rows are."""
+        try:
+            predictive = self._results(X_val, predictive=True).predictive
+            self.conformal_scores_ = np.sort(self._conformal_scores(predictive, y_val), axis=0)
+        except BaseException:
+            # A fit that fails leaves nothing that answers.
+            del self._fitted
+            raise
+
+    def _conformal_scores(self, predictive: Any, y_val: Any) -> np.ndarray:
+        """Return how far off targets are, by what all plausible models predict together."""
+        raise NotImplementedError
 
     def _question(self, inputs: StoredRows) -> Question:
         """Return what is asked about rows, by the arguments that may change at any time."""
@@ -276,13 +293,18 @@ class BaseUncertaintyEstimator(Saved, NetworkEstimator):
 
     @computing()
     def _results(
-        self, X: Any, errors: str = "warn", checkpoint: str | os.PathLike | None = None
+        self,
+        X: Any,
+        errors: str = "warn",
+        checkpoint: str | os.PathLike | None = None,
+        predictive: bool = False,
     ) -> RowResults:
         """Run the method on all rows, some at a time."""
         if errors not in ("warn", "raise"):
             raise ValueError(f"errors={errors!r} is not understood: pass 'warn' or 'raise'.")
         inputs = self._check_inputs(X)
-        question, asked = self._question(inputs), self._rows_asked(X, inputs)
+        question = replace(self._question(inputs), predictive=predictive)
+        asked = self._rows_asked(X, inputs)
         options: Any = {"errors": errors, "checkpoint": checkpoint}
         with self._progress(len(inputs)) as progress:
             results = answer(self._fitted, asked, question, progress=progress, **options)

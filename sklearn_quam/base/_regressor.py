@@ -1,4 +1,4 @@
-"""What is particular to regressors: real targets, the noise around the mean."""
+"""What is particular to regressors: real targets, the noise around the mean, intervals."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from scipy.special import ndtri
 from sklearn.base import RegressorMixin, _fit_context
 from sklearn.utils import check_array
 from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from .._network.adapters import Network
@@ -19,7 +21,10 @@ from .._network.inputs.rows import StoredRows
 from .._network.likelihood import REGRESSOR_LINKS, GaussianLikelihood
 from .._network.predictions import Gaussian
 from .._network.reference import ReferenceModel
+from .._posterior.measures import mixture_quantiles, mixture_scores
+from .._posterior.results import Answers
 from .._typing import NoiseVariance
+from ._conformal import check_coverage, conformal_threshold
 from ._estimator import BaseUncertaintyEstimator
 
 
@@ -62,8 +67,10 @@ class BaseUncertaintyRegressor(RegressorMixin, BaseUncertaintyEstimator):
             only ratios count, and beside rows of weight zero the others count for more. To leave
             rows out, do not pass them.
         X_val : array-like of shape (n_val, ...), default=None
-            Held-out rows to measure the noise variance on, for networks that predict the mean
-            only. None measures it on the training data, where an overfitted network hides it.
+            Held-out rows, which the network was not trained on. They calibrate
+            ``predict_interval``, and networks that predict the mean only have their noise variance
+            measured on them; None measures it on the training data, where an overfitted network
+            hides it.
         y_val : array-like of shape (n_val,) or (n_val, n_outputs), default=None
             Their targets.
         **fit_params : dict
@@ -76,6 +83,9 @@ class BaseUncertaintyRegressor(RegressorMixin, BaseUncertaintyEstimator):
         """
         if (X_val is None) != (y_val is None):
             raise ValueError("X_val and y_val go together: pass both or neither.")
+        if y_val is not None:
+            refuse_masked(y_val, "y_val")
+            y_val = check_array(from_tensor(y_val), ensure_2d=False, input_name="y_val")
         self._fit(X, y, sample_weight, fit_params, X_val=X_val, y_val=y_val)
         return self
 
@@ -107,6 +117,12 @@ class BaseUncertaintyRegressor(RegressorMixin, BaseUncertaintyEstimator):
         y_val: Any = None,
     ) -> ReferenceModel:
         """Return the network with the variance around the mean that it does not predict itself."""
+        if y_val is not None:
+            y_val = y_val.reshape(len(y_val), -1)
+            if y_val.shape[1] != self.n_outputs_:
+                raise ValueError(
+                    f"y_val has {y_val.shape[1]} value(s) a row, but y has {self.n_outputs_}."
+                )
         if reference.likelihood.link != "mean":
             if self.noise_variance is not None:
                 raise ValueError(
@@ -120,14 +136,8 @@ class BaseUncertaintyRegressor(RegressorMixin, BaseUncertaintyEstimator):
         elif X_val is None:
             noise = _residual_variance(reference, inputs, target, weight)
         else:
-            refuse_masked(y_val, "y_val")
-            y_val = check_array(from_tensor(y_val), ensure_2d=False, input_name="y_val")
-            held_out = torch.as_tensor(y_val.reshape(len(y_val), -1)).to(target)
-            if held_out.shape[1] != self.n_outputs_:
-                raise ValueError(
-                    f"y_val has {held_out.shape[1]} value(s) a row, but y has {self.n_outputs_}."
-                )
             rows = self._check_rows(X_val, reference)
+            held_out = torch.as_tensor(y_val).to(target)
             noise = _residual_variance(reference, rows, held_out, None)
         self.noise_variance_ = np.array(noise, dtype=float)
         tensor = torch.as_tensor(self.noise_variance_).to(target)
@@ -136,6 +146,75 @@ class BaseUncertaintyRegressor(RegressorMixin, BaseUncertaintyEstimator):
 
     def _decide(self, outputs: np.ndarray) -> np.ndarray:
         return outputs[:, 0] if self._single_output else outputs
+
+    def predict(self, X: Any, *, return_uncertainty: bool = False, return_std: bool = False) -> Any:
+        """Predict the target of each row.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, ...)
+            Rows like those of the training data.
+        return_uncertainty : bool, default=False
+            Whether to return the uncertainty, too.
+        return_std : bool, default=False
+            Whether to return the standard deviation, too, as ``GaussianProcessRegressor`` does.
+
+        Returns
+        -------
+        y : ndarray of shape (n_samples,) or (n_samples, n_outputs)
+            Values: the given model's in ``setting="given"``, those of the average prediction of all
+            plausible models in ``setting="expected"``.
+        uncertainty : Uncertainty
+            Only with ``return_uncertainty=True``.
+        std : ndarray of the shape of y
+            Only with ``return_std=True``: how far new targets are from y, as the root of the mean
+            square, by all plausible models and their noise; 1e150, which stands for infinite, for
+            rows that the network cannot compute with.
+        """
+        if not return_std:
+            return super().predict(X, return_uncertainty=return_uncertainty)
+        if return_uncertainty:
+            raise ValueError("Pass return_std=True or return_uncertainty=True, not both.")
+        results = self._results(X)
+        return Answers(map(self._decide, (results.prediction, np.sqrt(results.variance))))
+
+    def predict_interval(self, X: Any, coverage: float = 0.9) -> np.ndarray:
+        """Predict between which values the target of each row lies.
+
+        The ends are quantiles of what all plausible models predict together, a mixture of
+        Gaussians, in either ``setting``. If held-out rows were passed to ``fit`` as ``X_val`` and
+        ``y_val``, the quantiles are chosen such that intervals hold what they promise, by split
+        conformal prediction: a new row that is drawn like these lies in its interval with a
+        probability of at least ``coverage``, whatever network and method; on average over rows, and
+        over draws of the held-out ones. Without them, intervals are as good as the noise variance,
+        the network and the method, and nothing is promised.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, ...)
+            Rows like those of the training data.
+        coverage : float, default=0.9
+            Share of targets that are to lie in their intervals; of each output by itself, if there
+            are several. A share of c takes at least c / (1 - c) held-out rows.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, 2) or (n_samples, n_outputs, 2)
+            Lower and upper ends, in units of the target; about 1e150 away for rows that the network
+            cannot compute with.
+        """
+        coverage = check_coverage(coverage)
+        check_is_fitted(self)
+        if hasattr(self, "conformal_scores_"):
+            score = conformal_threshold(self.conformal_scores_, coverage)
+        else:
+            score = np.full(self.n_outputs_, -ndtri((1 - coverage) / 2))
+        mixture: Any = self._results(X, predictive=True).predictive
+        ends = np.stack([mixture_quantiles(mixture, side * score) for side in (-1, 1)], axis=-1)
+        return self._decide(ends)
+
+    def _conformal_scores(self, predictive: Any, y_val: Any) -> np.ndarray:
+        return np.abs(mixture_scores(predictive, y_val.reshape(len(y_val), -1)))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -114,7 +114,7 @@ class Ensemble(BaseUncertaintyEstimator):
         methods = []
         for number, net in enumerate(self.estimators_):
             member = self._member_type(net, random_state=fit.seed + number, **arguments)
-            member._warns = False
+            member._is_member = True
             member.fit(**data)
             self._check_member(member)
             methods.append(member._fitted)

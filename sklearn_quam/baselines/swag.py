@@ -318,6 +318,9 @@ class SWAGRegressor(_SWAG, BaseUncertaintyRegressor):
         Number of values predicted for a row.
     noise_variance_ : ndarray of shape (n_outputs,)
         Variance around the mean; only for networks that predict the mean only.
+    conformal_scores_ : ndarray of shape (n_val, ...)
+        How far off the targets of held-out rows are, by what was predicted for them: sorted. Only
+        if ``X_val`` was passed to ``fit``.
     reference_loss_ : float
         Mean negative log-likelihood of the network on the training data.
     n_features_in_ : int

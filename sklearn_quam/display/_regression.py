@@ -47,6 +47,10 @@ class RegressionUncertaintyDisplay:
         Name of the feature.
     ylabel : str, default="y"
         Name of the target.
+    interval : ndarray of shape (n_points, 2), default=None
+        Ends of predicted intervals, which are drawn instead of the total band.
+    coverage : float, default=None
+        Share of targets that are to lie in them, for the legend.
 
     Attributes
     ----------
@@ -57,7 +61,7 @@ class RegressionUncertaintyDisplay:
     line_ : matplotlib Line2D
         The mean.
     bands_ : list
-        The total and the epistemic band.
+        The total band, or that of the intervals, and the epistemic one.
 
     Examples
     --------
@@ -87,6 +91,8 @@ class RegressionUncertaintyDisplay:
         y_train: np.ndarray | None = None,
         xlabel: str = "feature 0",
         ylabel: str = "y",
+        interval: np.ndarray | None = None,
+        coverage: float | None = None,
     ) -> None:
         self.x = x
         self.mean = mean
@@ -96,6 +102,8 @@ class RegressionUncertaintyDisplay:
         self.y_train = y_train
         self.xlabel = xlabel
         self.ylabel = ylabel
+        self.interval = interval
+        self.coverage = coverage
 
     @classmethod
     def from_estimator(
@@ -108,6 +116,7 @@ class RegressionUncertaintyDisplay:
         grid_resolution: int = 100,
         eps: float | None = None,
         xlim: tuple[float, float] | None = None,
+        coverage: float | None = None,
         xlabel: str | None = None,
         ylabel: str | None = None,
         ax: Axes | None = None,
@@ -133,6 +142,9 @@ class RegressionUncertaintyDisplay:
             range.
         xlim : tuple of float, default=None
             First and last value of the feature, instead of `eps`.
+        coverage : float, default=None
+            Draw the intervals of ``predict_interval`` for this share of targets, such as 0.9,
+            instead of a band of standard deviations.
         xlabel : str, default=None
             Name of the feature; None takes the column of a DataFrame, or its number.
         ylabel : str, default=None
@@ -158,6 +170,9 @@ class RegressionUncertaintyDisplay:
         rows[:, column] = x
         method, rows = method_and_rows(estimator, like_table(rows, X))
         mean, uncertainty = _variance_split(method, rows)
+        interval = None
+        if coverage is not None:
+            interval = method.predict_interval(rows, coverage).reshape(len(x), 2)
         return cls.from_predictions(
             x,
             mean,
@@ -167,6 +182,8 @@ class RegressionUncertaintyDisplay:
             y_train=y,
             xlabel=names[column] if xlabel is None else xlabel,
             ylabel=str(getattr(y, "name", None) or "y") if ylabel is None else ylabel,
+            interval=interval,
+            coverage=coverage,
             ax=ax,
             **kwargs,
         )
@@ -183,6 +200,8 @@ class RegressionUncertaintyDisplay:
         y_train: Any = None,
         xlabel: str = "feature 0",
         ylabel: str = "y",
+        interval: Any = None,
+        coverage: float | None = None,
         ax: Axes | None = None,
         **kwargs: Any,
     ) -> Self:
@@ -206,6 +225,10 @@ class RegressionUncertaintyDisplay:
             Name of the feature.
         ylabel : str, default="y"
             Name of the target.
+        interval : array-like of shape (n_points, 2), default=None
+            Ends of predicted intervals, which are drawn instead of the total band.
+        coverage : float, default=None
+            Share of targets that are to lie in them, for the legend.
         ax : matplotlib Axes, default=None
             Where to draw; None makes a new figure.
         **kwargs : dict
@@ -227,12 +250,19 @@ class RegressionUncertaintyDisplay:
             x_train, y_train = x_train.ravel(), y_train.ravel()
             check_consistent_length(x_train, y_train)
         order = np.argsort(arrays["x"], kind="stable")
+        if interval is not None:
+            interval = numbers(interval, "interval")
+            if interval.shape != (len(order), 2):
+                raise ValueError(f"interval must be of shape (n_points, 2); got {interval.shape}.")
+            interval = interval[order]
         display = cls(
             **{name: values[order] for name, values in arrays.items()},
             x_train=x_train,
             y_train=y_train,
             xlabel=xlabel,
             ylabel=ylabel,
+            interval=interval,
+            coverage=coverage,
         )
         return display.plot(ax, **kwargs)
 
@@ -251,7 +281,7 @@ class RegressionUncertaintyDisplay:
         ax : matplotlib Axes, default=None
             Where to draw; None makes a new figure.
         n_std : float, default=2.0
-            Half the width of the bands, in standard deviations.
+            Half the width of the bands, in standard deviations; intervals have their own.
         scatter_kwargs : dict, default=None
             Arguments of ``ax.scatter`` for the points.
         **kwargs : dict
@@ -272,16 +302,16 @@ class RegressionUncertaintyDisplay:
         self.bands_ = [
             ax.fill_between(
                 self.x,
-                mean - n_std * np.where(beyond, np.nan, std),
-                mean + n_std * np.where(beyond, np.nan, std),
+                np.where(beyond, np.nan, lower),
+                np.where(beyond, np.nan, upper),
                 color=self.line_.get_color(),
                 alpha=alpha,
                 linewidth=0,
-                label=f"{name} (±{n_std:g} sd)",
+                label=label,
             )
-            for name, std, alpha in (
-                ("total", self.total_std, 0.16),
-                ("epistemic", self.epistemic_std, 0.34),
+            for (lower, upper, label), alpha in (
+                (self._outer_band(n_std), 0.16),
+                (self._band("epistemic", self.epistemic_std, n_std), 0.34),
             )
         ]
         if beyond.any():
@@ -298,6 +328,17 @@ class RegressionUncertaintyDisplay:
         self._draw_legend(ax)
         self.ax_, self.figure_ = ax, ax.figure
         return self
+
+    def _outer_band(self, n_std: float) -> tuple[np.ndarray, np.ndarray, str]:
+        """Return the ends and the name of the band that targets are to lie in."""
+        if self.interval is None:
+            return self._band("total", self.total_std, n_std)
+        share = "" if self.coverage is None else f"{100 * self.coverage:g} % "
+        return self.interval[:, 0], self.interval[:, 1], f"{share}interval"
+
+    def _band(self, name: str, std: np.ndarray, n_std: float) -> tuple[np.ndarray, np.ndarray, str]:
+        label = f"{name} (±{n_std:g} sd)"
+        return self.mean - n_std * std, self.mean + n_std * std, label
 
     def _draw_legend(self, ax: Axes) -> None:
         handles, labels = ax.get_legend_handles_labels()

@@ -293,7 +293,7 @@ def interval_coverage(y_true: Any, lower: Any, upper: Any) -> float:
     y_true : array-like of shape (n_samples,) or (n_samples, n_outputs)
         True values; those of several outputs are counted one by one.
     lower, upper : array-like of the shape of ``y_true``
-        Ends of the intervals, which may be infinite.
+        Ends of the intervals, which may be infinite: ``*est.predict_interval(X).T``, say.
 
     Returns
     -------
