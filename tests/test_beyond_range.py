@@ -10,7 +10,7 @@ from torch import nn
 
 import sklearn_quam
 from sklearn_quam import QUAMClassifier, QUAMRegressor, ReferenceClassifier, ReferenceRegressor
-from sklearn_quam.exceptions import BeyondRangeWarning
+from sklearn_quam.exceptions import BeyondRangeWarning, PoorFitWarning
 
 from .networks import LABELS, TARGET, X_NEW, Apply, X, dense, train
 from .test_contract import METHODS, is_classifier, make_data, make_estimator
@@ -104,6 +104,12 @@ def check_growing_rows(method, activation, dtype, rows):
             assert (upper - lower)[lost].min() > 1e149
         if not method.name.startswith("Reference") and setting == "given":
             assert (u.epistemic > 0).all()
+        if is_classifier(method) and setting == "expected":
+            # Models may agree, but not where the network is surer than about all that it knows.
+            log_odds = np.log(est.set_params(setting="given").predict_proba(X) + 1e-300)
+            first, second = np.sort(log_odds, axis=1)[:, -1], np.sort(log_odds, axis=1)[:, -2]
+            known = est._fitted.known.surest
+            assert ((u.epistemic > 0) | (first - second <= max(36.1, 10 * known))).all()
         # Rows of a classifier that is as sure as numbers can be are beyond.
         assert (u.total != 0).all()
 
@@ -199,8 +205,7 @@ def test_weights_that_explode_never_look_safe(method, dtype):
         assert "diverged. Lower learning_rate" in str(error)  # noqa: PT017
         return
     assert np.isfinite(u).all()
-    # Noise of a regressor is what the network is off by; a normal row has a total of about one.
-    assert ((u.epistemic > 0) | (u.total > 20)).all()
+    assert (u.epistemic > (0 if is_classifier(method) else 1e-6)).all()
 
 
 def test_prices_and_models_of_absurd_rows():
@@ -219,3 +224,34 @@ def test_prices_and_models_of_absurd_rows():
     laplace = sklearn_quam.LaplaceClassifier(dense(), random_state=0).fit(X, LABELS)
     with pytest.raises(ValueError, match="cannot compute with row 1"):
         laplace.score_distribution(rows)
+
+
+@pytest.mark.parametrize("measure", ["entropy", "variance"])
+def test_constant_targets_are_not_absurd(measure):
+    network = nn.Linear(4, 1).double()
+    with torch.no_grad():
+        network.weight *= 1e-3
+        network.bias[:] = 2.0
+    for value in (0.0, 2.0):
+        est = QUAMRegressor(network, measure=measure, noise_variance=1.0, random_state=0)
+        est.fit(X.astype(float), np.full(len(X), value))
+        assert not est.predict_uncertainty(X_NEW.astype(float)).beyond_range.any()
+
+
+def test_all_models_that_agree_as_surely_as_about_training_rows_have_no_doubt():
+    """With a margin of 40 nats everywhere, the mutual information is below what a sum can hold."""
+    members = [nn.Linear(4, 3).double() for _ in range(3)]
+    for number, member in enumerate(members):
+        with torch.no_grad():
+            member.weight *= 1e-3
+            member.bias[:] = torch.tensor([40.0 + number, 0.0, 0.0])
+    est = sklearn_quam.DeepEnsembleClassifier(estimators=members, setting="expected")
+    y = np.r_[0, 1, 2, np.zeros(len(X) - 3, dtype=int)]
+    with pytest.warns(PoorFitWarning):
+        est.fit(X.astype(float), y)
+    u = est.predict_uncertainty(X.astype(float))
+    assert not u.beyond_range.any()
+    assert (u.epistemic == 0).all()
+    # In more digits: the mean over members of q log(q / mean of q), for either other class.
+    q = np.exp(-40.0 - np.arange(3))
+    assert 0 < 2 * np.mean(q * np.log(q / q.mean())) < 1e-15

@@ -79,10 +79,22 @@ def answer(
             raise _lost(error, n_done, len(inputs), checkpoint) from error
     results = join([done[number] for number in range(len(chunks))])
     if results.diagnostics._failed.all():
-        # No row is any good: once more, for the error itself.
-        fitted.results(inputs[:1], question)
+        _raise_again(fitted, inputs[:1], question)
         _refuse_failed(results, 0)
     return results
+
+
+def _raise_again(fitted: FittedMethod, inputs: Any, question: Question) -> None:
+    """Ask once more about a row that has failed as all others have, for the error itself."""
+    try:
+        fitted.results(inputs, question)
+    except ValueError:
+        raise
+    except Exception as error:
+        raise ValueError(
+            "The network raises an error for every row, with its own weights or with those of "
+            f"other plausible models: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _plan(folder: Checkpoint, fitted: FittedMethod, inputs: Any, question: Question) -> list[slice]:

@@ -122,8 +122,8 @@ class FittedMethod:
         # Ensembles have rows for each of their networks.
         own = getattr(inputs, "reference", inputs)
         original = self.reference.predict(own)
-        measured = question.measure, self.diagnostics
-        return guarded(self.known, own, original, *measured, ask, question.predictive)
+        asked = question.setting, question.measure, self.diagnostics
+        return guarded(self.known, own, original, *asked, ask, question.predictive)
 
     def predict(self, inputs: StoredRows) -> tuple[Prediction, np.ndarray]:
         """Return what the given network predicts for rows, and which it cannot compute with."""

@@ -14,8 +14,10 @@ from .._network.limits import accumulation_dtype, batches
 from .._network.predictions import Categorical, Gaussian, Prediction
 from .._network.reference import TrainingSet
 
-# Log-odds that no network has for a reason.
-_ABSURD_MARGIN = 1e6
+# Log-odds, or values in the scale of the targets, that no network has for a reason.
+_ABSURD = 1e6
+# Doubt about an absurd value that is none: in nats, or in squares of that scale.
+_AGREED = 1e-6
 
 
 @dataclass(frozen=True)
@@ -50,21 +52,32 @@ class KnownRange:
                 lost |= ~(size * torch.finfo(part.dtype).eps <= largest)
         if isinstance(self.constant, Gaussian):
             rounding = torch.finfo(prediction.mean.dtype).eps * prediction.mean.abs()
-            target = self.constant.mean.abs() + self.constant.variance.sqrt()
-            lost = lost | ~(rounding <= target.to(rounding)).all(dim=-1)
+            lost = lost | ~(rounding <= self._scale_of_targets().to(rounding)).all(dim=-1)
         return lost
 
-    def saturated(self, prediction: Any) -> Tensor:
-        """Tell for which rows a classifier is so sure that no number tells other classes from zero.
+    def _scale_of_targets(self) -> Tensor:
+        assert isinstance(self.constant, Gaussian)
+        return self.constant.mean.abs() + self.constant.variance.sqrt()
 
-        A network may be that sure about its training data, too: then it takes ten times as much,
-        or what no network should be.
+    def looks_safe(self, prediction: Any, results: Any, setting: str, measure: str) -> Tensor:
+        """Tell for which rows models agree only because no number tells them apart.
+
+        A classifier is then so sure that the other classes have no probability, or, where
+        models are compared with their average, that these are lost next to one. A network may be
+        that sure about its training data, too: then it takes ten times as much, or what no network
+        should be. A regressor predicts what has nothing to do with the targets.
         """
-        if not isinstance(prediction, Categorical):
-            return torch.zeros(len(prediction), dtype=torch.bool, device=prediction.device)
-        smallest = -math.log(torch.finfo(accumulation_dtype(prediction.device)).tiny)
+        epistemic = torch.as_tensor(results.uncertainty.epistemic, device=prediction.device)
+        if isinstance(prediction, Gaussian):
+            scale = self._scale_of_targets()
+            absurd = (prediction.mean.abs() > _ABSURD * scale).any(dim=-1)
+            unit = float((scale**2).sum()) if measure == "variance" else 1.0
+            return absurd & (epistemic < _AGREED * unit)
+        number = torch.finfo(accumulation_dtype(prediction.device))
+        smallest = -math.log(number.tiny if setting == "given" else number.eps)
         margin = _margin(prediction)
-        return (margin > max(smallest, 10 * self.surest)) | (margin > _ABSURD_MARGIN)
+        absurd = (margin > max(smallest, 10 * self.surest)) | (margin > _ABSURD)
+        return absurd & (epistemic == 0)
 
     def in_place_of_infinite(self, prediction: Prediction) -> tuple[Any, Tensor]:
         """Return a prediction with the constant one where it is not finite, and where that is."""

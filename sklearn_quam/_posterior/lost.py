@@ -20,6 +20,7 @@ def guarded(
     known: KnownRange,
     inputs: Inputs,
     original: Prediction,
+    setting: str,
     measure: str,
     diagnostics: type[Diagnostics],
     ask: Callable[[Any, Prediction], RowResults],
@@ -39,6 +40,8 @@ def guarded(
         Rows as the given network takes them.
     original : Prediction
         What it predicts for them.
+    setting : {"given", "expected"}
+        What models are compared with.
     measure : {"entropy", "variance"}
         What uncertainties are measured as.
     diagnostics : type
@@ -57,14 +60,14 @@ def guarded(
     lost = (known.beyond(inputs, prediction) | infinite).cpu().numpy()
     if not lost.any():
         results = ask(slice(None), prediction)
-        lost = _cannot_be_told(known, results, prediction)
+        lost = _cannot_be_told(known, results, prediction, setting, measure)
         kept = ~lost
     elif lost.all():
         return results_of_lost(prediction, measure, diagnostics, predictive)
     else:
         fine = torch.as_tensor(np.flatnonzero(~lost), device=inputs.device)
         results = ask(fine, prediction[fine])
-        kept = ~_cannot_be_told(known, results, prediction[fine])
+        kept = ~_cannot_be_told(known, results, prediction[fine], setting, measure)
         lost[~lost] = ~kept
     if not lost.any():
         return results
@@ -73,12 +76,14 @@ def guarded(
     return merge(results, kept, answers, lost)
 
 
-def _cannot_be_told(known: KnownRange, results: RowResults, original: Prediction) -> np.ndarray:
+def _cannot_be_told(
+    known: KnownRange, results: RowResults, original: Prediction, setting: str, measure: str
+) -> np.ndarray:
     """Tell which rows have no number that could be trusted."""
     numbers = [*results.uncertainty, *results.prediction.T, results.variance.sum(axis=1)]
     fine = (np.abs(numbers) < INFINITE).all(axis=0)
-    silent = known.saturated(original).cpu().numpy() | (results.diagnostics.n_diverged > 0)
-    return ~fine | (silent & (results.uncertainty.epistemic == 0))
+    silent = (results.diagnostics.n_diverged > 0) & (results.uncertainty.epistemic == 0)
+    return ~fine | silent | known.looks_safe(original, results, setting, measure).cpu().numpy()
 
 
 def results_of_lost(

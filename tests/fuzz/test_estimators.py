@@ -11,6 +11,7 @@ from sklearn.neural_network import MLPClassifier
 from torch import nn
 
 import sklearn_quam
+from sklearn_quam.exceptions import FailedRowsWarning
 
 from ..networks import LABELS, TARGET, Apply, X, dense, fitted, train
 from .cases import ANYTHING, assert_no_nan, calmly, fuzz
@@ -143,3 +144,41 @@ def test_networks_that_misbehave_for_some_weights(kind, search):
     if kind != "constant":
         assert u.beyond_range[2]
         assert diagnostics.n_diverged[2] > 0
+
+
+def refuses(limit):
+    """Return a layer that raises an error for values that the given weights never lead to."""
+
+    def forward(x):
+        if bool((x.abs() > limit).any()):
+            raise RuntimeError("values out of bounds")
+        return x
+
+    return Apply(forward)
+
+
+@pytest.mark.parametrize("search", ["natural", "penalty"])
+def test_networks_that_raise_for_some_weights(search):
+    torch.manual_seed(0)
+    module = nn.Sequential(
+        nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 6), refuses(np.inf), nn.Tanh(), nn.Linear(6, 3)
+    )
+    train(module, X, LABELS)
+    with torch.no_grad():
+        largest = float(module[:3](torch.as_tensor(X)).abs().max())
+    module[3] = refuses(1.3 * largest)
+    if search == "penalty":
+        search = sklearn_quam.PenaltySearch(n_steps=60, learning_rate=0.3)
+    est = sklearn_quam.QUAMClassifier(module, search=search, random_state=0).fit(X, LABELS)
+    with pytest.warns(FailedRowsWarning, match="values out of bounds"):
+        u, diagnostics = est.predict_uncertainty(X[:8], return_diagnostics=True)
+    failed = np.array([error is not None for error in diagnostics.error])
+    assert failed.any()
+    assert not failed.all()
+    np.testing.assert_array_equal(u.beyond_range, failed)
+    assert (diagnostics.n_diverged[failed] > 0).all()
+    clean = est.predict_uncertainty(X[:8][~failed])
+    for part, wanted in zip(u, clean, strict=True):
+        np.testing.assert_allclose(part[~failed], wanted, rtol=1e-4, atol=1e-7)
+    with pytest.raises(ValueError, match=r"for every row.*other plausible models.*out of bounds"):
+        est.predict_uncertainty(X[:8][failed])
