@@ -220,6 +220,8 @@ class BaseUncertaintyEstimator(Saved, NetworkEstimator):
     _rows_in_parallel: ClassVar[bool] = False
     # Whether the method takes more than the given network: others, or further training of it.
     _trains_again: ClassVar[bool] = False
+    # The argument that says how many models predict each row.
+    _counts_models: ClassVar[str | None] = None
     # What diagnostics the method has.
     _diagnostics: ClassVar[type[Diagnostics]] = Diagnostics
     _live_parameters: ClassVar[tuple[str, ...]] = (
@@ -326,7 +328,16 @@ class BaseUncertaintyEstimator(Saved, NetworkEstimator):
 
     def _remedies(self) -> tuple[str, ...]:
         """Return what would make predictions quicker, the cheapest first."""
-        return ("ask for fewer rows",)
+        found = []
+        if self._counts_models is not None:
+            number = getattr(self, self._counts_models)
+            found.append(f"fit with a smaller {self._counts_models}, now {number}: fewer models")
+        if getattr(self, "parameters", "last_layer") != "last_layer":
+            found.append("parameters='last_layer' runs the rest of the network once for all models")
+        if self._fitted.reference.device.type == "cpu" and torch.cuda.is_available():
+            found.append("device='cuda' runs on an accelerator")
+        first_look = "ask only for rows that a detector of sklearn_quam.ood, or the entropy, doubts"
+        return (*found, first_look)[:3]
 
     def _predict_outputs(self, X: Any) -> np.ndarray:
         """Return probabilities or means of the setting; the given model's need no sampling."""

@@ -83,6 +83,7 @@ class Ensemble(BaseUncertaintyEstimator):
         "n_jobs": [Integral, None],
     }
     _trains_again = True
+    _counts_models = "n_estimators"
     # The method that judges a single member, and arguments that it shares with the ensemble.
     _member_type: ClassVar[Any]
     _member_arguments: ClassVar[tuple[str, ...]] = ("link", "output", "device")
@@ -91,6 +92,12 @@ class Ensemble(BaseUncertaintyEstimator):
     estimators: Any
 
     # -- fitting ---------------------------------------------------------------------------
+
+    def _remedies(self) -> tuple[str, ...]:
+        if self.estimators is None:
+            return super()._remedies()
+        fewer = f"pass fewer than {len(self.estimators)} estimators: every row is run through all"
+        return (fewer, super()._remedies()[-1])
 
     def _wrapped(self) -> Any:
         if self.estimators is None:

@@ -96,6 +96,8 @@ class GaussianModels:
 class LaplaceMethod(WeightChanging):
     """Fits the Gaussian: its curvature, and its prior precision."""
 
+    _counts_models = "n_samples"
+
     _laplace_constraints: ClassVar[dict] = {
         **WeightChanging._weight_constraints,
         "structure": [StrOptions(set(STRUCTURES))],

@@ -29,6 +29,8 @@ _LARGEST_LOSS = 1e8
 class _CyclicalSGHMC(SampledWeights):
     """Fills in the hook: what the chains meet at the end of each cycle."""
 
+    _counts_models = "samples_per_cycle"
+
     _cycle_constraints: ClassVar[dict] = {
         **SampledWeights._weight_constraints,
         "n_chains": [Interval(Integral, 1, None, closed="left")],

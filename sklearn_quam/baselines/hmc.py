@@ -32,6 +32,8 @@ _START_SPREAD = 0.5
 class _HamiltonianMonteCarlo(SampledWeights):
     """Fills in the hooks: draws of several chains."""
 
+    _counts_models = "n_samples"
+
     _chain_constraints: ClassVar[dict] = {
         **SampledWeights._weight_constraints,
         "n_chains": [Interval(Integral, 1, None, closed="left")],

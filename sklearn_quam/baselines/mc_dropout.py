@@ -32,6 +32,8 @@ _DEFAULT_RATE = 0.1
 class _MCDropout(BaseUncertaintyEstimator):
     """Finds dropout in the network, or puts some there."""
 
+    _counts_models = "n_samples"
+
     _dropout_constraints: ClassVar[dict] = {
         "n_samples": [Interval(Integral, 1, None, closed="left")],
         "p": [Interval(Real, 0, 1, closed="left"), None],

@@ -61,6 +61,8 @@ class WeightMoments:
 class _SWAG(SampledWeights):
     """Fills in the hook: draws from the Gaussian around the path of a descent."""
 
+    _counts_models = "n_samples"
+
     _swag_constraints: ClassVar[dict] = {
         **SampledWeights._weight_constraints,
         "n_samples": [Interval(Integral, 1, None, closed="left")],

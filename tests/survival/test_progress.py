@@ -7,11 +7,12 @@ import pytest
 import torch
 from torch import nn
 
-from sklearn_quam import PenaltySearch, QUAMClassifier, ReferenceClassifier
+from sklearn_quam import HMCClassifier, PenaltySearch, QUAMClassifier, ReferenceClassifier
 from sklearn_quam._posterior import progress as module
 from sklearn_quam._posterior.progress import Progress
 from sklearn_quam.exceptions import SlowWarning
 
+from ..test_contract import METHODS, make_data, make_estimator
 from .run import X_NEW, X, Y
 
 
@@ -114,6 +115,27 @@ def test_every_search_has_three_remedies(search):
     remedies = est._remedies()
     assert len(remedies) == 3
     assert not any(f"search='{search}'" in remedy for remedy in remedies)
+
+
+@pytest.mark.parametrize(
+    "method", [m for m in METHODS if not m.name.startswith("QUAM")], ids=lambda m: m.name
+)
+def test_every_method_has_remedies_of_its_own(method):
+    est = make_estimator(method).fit(*make_data(method))
+    *own, first_look = est._remedies()
+    assert "sklearn_quam.ood" in first_look
+    assert bool(own) != method.name.startswith("Reference")
+    named = re.findall(r"(\w+)(?:, now|=')", " ".join(own))
+    assert set(named) <= est.get_params().keys()
+    assert len(named) == len(own) <= 2 or getattr(est, "estimators", None) is not None
+
+
+def test_all_but_the_last_layer_is_a_remedy_where_more_is_sampled():
+    est = HMCClassifier(nn.Linear(4, 3), n_samples=4, n_warmup=2, n_chains=1).fit(X, Y)
+    texts = est._remedies()
+    assert texts[0].startswith("fit with a smaller n_samples, now 4")
+    assert texts[1].startswith("parameters='last_layer'")
+    assert len(texts) == 3
 
 
 def test_searches_report_how_far_they_are(monkeypatch):
