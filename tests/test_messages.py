@@ -1,5 +1,8 @@
 """Errors that newcomers meet say what to do; data that are odd but possible are answered."""
 
+from datetime import datetime
+from fractions import Fraction
+
 import matplotlib
 import numpy as np
 import pandas as pd
@@ -142,3 +145,35 @@ def test_autocast_outside_changes_no_prices_and_models():
         found = est.rival_costs(X_NEW[:2]), est.adversarial_models(X_NEW[:1])[0][0]["divergence"]
     np.testing.assert_array_equal(found[0], wanted[0])
     assert found[1] == wanted[1]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [[datetime(2020, 1, 1)] * 4],
+        pd.DataFrame([["a", "b", "c", "d"]]),
+        np.array([["a", 1, 2, 3]], dtype=object),
+    ],
+    ids=["times in a list", "frame of texts", "objects"],
+)
+def test_rows_that_are_no_numbers(rows):
+    est = ReferenceClassifier(dense()).fit(X, LABELS)
+    words = r"X must hold numbers.*encoder before the network"
+    with pytest.raises((TypeError, ValueError), match=words):
+        est.predict(rows)
+
+
+def test_numbers_as_objects_are_numbers():
+    est = ReferenceClassifier(dense()).fit(X, LABELS)
+    objects = [[Fraction(1, 2), 1, 2.0, Fraction(3)]]
+    np.testing.assert_array_equal(
+        est.predict_proba(objects), est.predict_proba([[0.5, 1.0, 2.0, 3.0]])
+    )
+
+
+def test_weights_may_be_a_tensor_of_any_kind():
+    weight = torch.arange(1.0, 61.0, dtype=torch.bfloat16, requires_grad=True)
+    est = ReferenceClassifier(dense()).fit(X, LABELS, weight)
+    assert np.isfinite(est.reference_loss_)
+    with pytest.raises(ValueError, match="'meta' device"):
+        est.fit(X, LABELS, torch.empty(60, device="meta"))

@@ -93,13 +93,21 @@ def check_rows(method: Any, X: Any, reference: ReferenceModel) -> StoredRows:
 
 
 def _validated(method: Any, X: Any, *y: Any, **options: Any) -> Any:
-    """Return what scikit-learn's validation returns, which lets pandas speak about texts."""
+    """Return what scikit-learn's validation returns, which lets others speak about texts.
+
+    Of a list of objects, it does not ask whether these are numbers.
+    """
     try:
-        return validate_data(method, X, *y, **options)
-    except ValueError as error:
-        if not str(error).startswith("could not convert"):
+        found = validate_data(method, X, *y, **options)
+        rows = found[0] if y else found
+        if rows.dtype != object:
+            return found
+        rows = rows.astype(float)
+        return (rows, *found[1:]) if y else rows
+    except (TypeError, ValueError) as error:
+        if not str(error).startswith(("could not convert", "float() argument")):
             raise
-        raise ValueError(
+        raise type(error)(
             f"X must hold numbers, but {error}. Put an encoder before the network, in a pipeline "
             "that was fitted together with it."
         ) from error

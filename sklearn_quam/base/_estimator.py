@@ -24,6 +24,7 @@ from torch import Tensor
 
 from .._network.adapters import Network, is_pretrained, split_pipeline
 from .._network.cut.remembered import RememberedRows
+from .._network.inputs.layouts import from_tensor
 from .._network.inputs.rows import StoredRows
 from .._network.limits import Limits, computing, gradients_allowed, memory_in_bytes
 from .._network.predictions import Prediction
@@ -105,6 +106,7 @@ class NetworkEstimator(WrapsNetwork):
         X, y, source = check_training_data(self, X, y, estimator)
         seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
         if sample_weight is not None:
+            sample_weight = from_tensor(sample_weight)
             sample_weight = _check_sample_weight(sample_weight, y, ensure_non_negative=True)
             if not sample_weight.any():
                 raise ValueError("sample_weight is zero for every row.")
