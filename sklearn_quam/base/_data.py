@@ -45,7 +45,7 @@ def check_training_data(
     any_ndim = is_torch(estimator)
     if source is None and split_pipeline(estimator)[0] is None:
         X = X if any_ndim else as_dense(X)
-        X, y = _validated(
+        X, y = validated(
             method, X, y, allow_nd=any_ndim, multi_output=regression, y_numeric=regression
         )
     else:
@@ -86,13 +86,13 @@ def check_rows(method: Any, X: Any, reference: ReferenceModel) -> StoredRows:
         _check_source(method, source, reset=False, any_ndim=reference.any_ndim)
     elif reference.transformers is None:
         X = X if reference.any_ndim else as_dense(X)
-        X = _validated(method, X, reset=False, allow_nd=reference.any_ndim)
+        X = validated(method, X, reset=False, allow_nd=reference.any_ndim)
     else:
         validate_data(method, X, reset=False, skip_check_array=True)
     return reference.inputs(transformed(reference.transformers, X, source))
 
 
-def _validated(method: Any, X: Any, *y: Any, **options: Any) -> Any:
+def validated(method: Any, X: Any, *y: Any, **options: Any) -> Any:
     """Return what scikit-learn's validation returns, which lets others speak about texts.
 
     Of a list of objects, it does not ask whether these are numbers.

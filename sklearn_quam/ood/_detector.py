@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from sklearn.base import OutlierMixin, _fit_context
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from .._network.adapters import (
@@ -33,6 +33,7 @@ from .._network.limits import computing
 from .._network.reference import ReferenceModel, build_reference, transformed
 from ..base import NetworkEstimator
 from ..base._classifier import labels_of, match_classes
+from ..base._data import validated
 from ..base._saving import Saved
 from ..base._wrapping import parameters_now
 from ._reading import Reader, Seen, make_reader
@@ -224,7 +225,7 @@ class BaseDetector(Saved, Thresholded, NetworkEstimator):
         X, source = from_tensor(X), open_source(X)
         transformers, final = split_pipeline(estimator)
         if transformers is None and source is None:
-            X = validate_data(self, X, allow_nd=is_torch(final))
+            X = validated(self, X, allow_nd=is_torch(final))
         rows = transformed(transformers, X, source)
         reference, network, n_outputs = build_reference(
             estimator,

@@ -324,3 +324,10 @@ def test_a_metric_that_is_a_function_cannot_be_saved(tmp_path):
     detector = NearestNeighborDetector(make_module(), metric=metric).fit(X, y)
     with pytest.raises(TypeError, match="metric="):
         detector.save(tmp_path / "detector.npz")
+
+
+def test_rows_that_are_no_numbers_are_refused_without_labels_too():
+    detector = NearestNeighborDetector(make_module())
+    for labels in (None, [0]):
+        with pytest.raises(TypeError, match="X must hold numbers"):
+            detector.fit([[object()] * N_FEATURES], labels)
