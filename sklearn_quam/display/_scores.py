@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from sklearn.base import is_classifier
 from sklearn.metrics import roc_auc_score
+from sklearn.utils.validation import check_is_fitted
 
 from .._posterior.results import INFINITE
 from ..base._inside import correct, method_and_rows
 from ..metrics import accuracy_rejection_auc, accuracy_rejection_curve
+from ..model_selection import RejectOptionClassifier
 from ._answers import ask, check_component, check_vector, label, within_range
 from ._answers import unit as unit_of
 from ._style import (
@@ -239,6 +241,8 @@ class AccuracyRejectionDisplay:
         Area under the curve.
     name : str, default=None
         What the legend calls the curve.
+    answered : float, default=None
+        Share of rows that a threshold accepts, to be marked on the curve.
 
     Attributes
     ----------
@@ -273,11 +277,13 @@ class AccuracyRejectionDisplay:
         *,
         auc: float | None = None,
         name: str | None = None,
+        answered: float | None = None,
     ) -> None:
         self.fraction_retained = fraction_retained
         self.accuracy = accuracy
         self.auc = auc
         self.name = name
+        self.answered = answered
 
     @classmethod
     def from_estimator(
@@ -297,7 +303,8 @@ class AccuracyRejectionDisplay:
         ----------
         estimator : object
             A fitted classifier of the package, a pipeline that ends in one, or a fitted
-            ``GridSearchCV`` over one.
+            ``GridSearchCV`` over one. Of a fitted `RejectOptionClassifier`, rows are ranked by what
+            it rejects them by, and its threshold is marked.
         X : array-like of shape (n_samples, ...)
             Test rows.
         y : array-like of shape (n_samples,)
@@ -318,6 +325,12 @@ class AccuracyRejectionDisplay:
         """
         check_matplotlib(f"{cls.__name__}.from_estimator")
         check_component(component)
+        if isinstance(estimator, RejectOptionClassifier):
+            check_is_fitted(estimator)
+            doubt, is_right = estimator._judge(X, y)
+            name = type(estimator).__name__ if name is None else name
+            options = {"threshold": estimator.threshold_, "name": name, "ax": ax, **kwargs}
+            return cls.from_predictions(is_right, doubt, **options)
         method, rows = method_and_rows(estimator, X)
         if not is_classifier(method):
             raise ValueError(
@@ -338,6 +351,7 @@ class AccuracyRejectionDisplay:
         y_correct: Any,
         uncertainty: Any,
         *,
+        threshold: float | None = None,
         name: str | None = None,
         ax: Axes | None = None,
         **kwargs: Any,
@@ -350,6 +364,8 @@ class AccuracyRejectionDisplay:
             Whether each prediction is right.
         uncertainty : array-like of shape (n_samples,)
             What rows are rejected by, the highest first.
+        threshold : float, default=None
+            Rows whose uncertainty is above it are rejected: marked on the curve.
         name : str, default=None
             What the legend calls the curve.
         ax : matplotlib Axes, default=None
@@ -365,7 +381,11 @@ class AccuracyRejectionDisplay:
         check_matplotlib(f"{cls.__name__}.from_predictions")
         fraction, accuracy = accuracy_rejection_curve(y_correct, uncertainty)
         auc = float(accuracy_rejection_auc(y_correct, uncertainty))
-        return cls(fraction, accuracy, auc=auc, name=name).plot(ax, **kwargs)
+        answered = None
+        if threshold is not None:
+            answered = float((check_vector(uncertainty, "uncertainty") <= threshold).mean())
+        display = cls(fraction, accuracy, auc=auc, name=name, answered=answered)
+        return display.plot(ax, **kwargs)
 
     def plot(self, ax: Axes | None = None, *, name: str | None = None, **kwargs: Any) -> Self:
         """Draw the curve.
@@ -394,6 +414,10 @@ class AccuracyRejectionDisplay:
         style = {**line_style(number), "linestyle": LINE_STYLES[number % len(LINE_STYLES)]}
         options = {**style, "linewidth": 1.8, "label": " ".join(parts), **kwargs}
         (self.line_,) = ax.plot(self.fraction_retained, self.accuracy, gid=_CURVE, **options)
+        if self.answered:  # where all rows are rejected there is no accuracy
+            place = np.searchsorted(self.fraction_retained, self.answered - 1e-9)
+            mark: Any = {"marker": "o", "color": self.line_.get_color(), "linestyle": ""}
+            ax.plot(self.answered, self.accuracy[place], label="threshold", **mark)
         ax.set(
             xlabel="share of rows retained, the most certain first",
             ylabel="accuracy of the retained rows",

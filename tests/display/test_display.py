@@ -41,6 +41,7 @@ from sklearn_quam.display import (
     UncertaintyMapDisplay,
 )
 from sklearn_quam.metrics import accuracy_rejection_auc, accuracy_rejection_curve
+from sklearn_quam.model_selection import RejectOptionClassifier
 from sklearn_quam.ood import EnergyDetector
 
 matplotlib = pytest.importorskip("matplotlib")
@@ -960,6 +961,22 @@ def test_curves_extend_by_a_share_of_the_range_of_the_feature(scale):
 def test_wrong_arrays_get_a_useful_message(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("doubt", ["total", IsolationForest(n_estimators=5, random_state=0)])
+def test_the_threshold_of_a_reject_option_is_marked(doubt):
+    reject = RejectOptionClassifier(classifier(), coverage=0.7, doubt=doubt, random_state=0)
+    reject.fit(PLANE, LABELS)
+    shown = AccuracyRejectionDisplay.from_estimator(reject, PLANE, LABELS)
+    accepted = reject.accepts(PLANE)
+    assert shown.answered == accepted.mean()
+    _, mark = shown.ax_.lines
+    assert mark.get_xdata()[0] == accepted.mean()
+    assert mark.get_ydata()[0] == pytest.approx(reject.score(PLANE, LABELS))
+    assert "threshold" in legend_texts(shown.ax_)
+    nothing = AccuracyRejectionDisplay.from_predictions([1, 0], [1.0, 2.0], threshold=0.5)
+    assert nothing.answered == 0
+    assert len(nothing.ax_.lines) == 1
 
 
 if __name__ == "__main__":
