@@ -29,7 +29,6 @@ METHODS = {
     "Laplace": {},
     "Laplace, all layers": {"parameters": "all"},
     "QUAM": {},
-    "QUAM, natural search": {"search": "natural"},
     "QUAM, linear search": {"search": "linear"},
 }
 
@@ -70,7 +69,7 @@ def judge(task, method, seed):
 
 
 def main():
-    chosen = options(__doc__, seeds=[0, 1, 2, 3, 4])
+    chosen = options(__doc__, seeds=list(range(10)))
     tasks = {
         f"{task}, {method}, {seed}": lambda t=task, m=method, s=seed: judge(t, m, s)
         for task in TASKS

@@ -79,6 +79,7 @@ TABLES = {
             "tables",
             "combination",
             "intervals",
+            "sets",
             "large_head",
             "many_rows",
             "peer_loop",

@@ -97,6 +97,8 @@ def check_growing_rows(method, activation, dtype, rows):
         assert (diagnostics.n_diverged[lost] > 0).all()
         assert (u.total[lost] == INFINITE).all()
         assert np.isfinite(est.predict(X)).all()
+        if hasattr(est, "predict_set") and setting == "given":
+            assert est.predict_set(X)[lost].all()
         if hasattr(est, "predict_interval") and setting == "given":
             lower, upper = est.predict_interval(X).T
             assert (lower < upper).all()

@@ -666,6 +666,22 @@ def test_calibrated_intervals(method, X_new):
     )
 
 
+@each_classifier
+def test_sets(method, X_new):
+    X, y = make_data(method)
+    for held_out in ({}, {"X_val": X[20:], "y_val": y[20:]}):
+        est = make_estimator(method).fit(X[:20], y[:20], **held_out)
+        half, most = est.predict_set(X_new, 0.5), est.predict_set(X_new, coverage=0.9)
+        assert half.shape == most.shape == (len(X_new), N_CLASSES)
+        assert half.dtype == bool
+        assert half.any(axis=1).all()
+        assert (half <= most).all()
+        stored = pickle.loads(pickle.dumps(est))
+        np.testing.assert_array_equal(stored.predict_set(X_new, 0.9), most)
+    # 16 of the 20 rows that it was calibrated on: 16 / 21 are more than three quarters.
+    assert est.predict_set(X[20:], 0.75)[np.arange(20), y[20:]].sum() >= 16
+
+
 # -- arguments that are changed after fit --------------------------------------------------
 
 

@@ -124,7 +124,7 @@ def test_calibrated_intervals_stay_adaptive():
     y = (rows[:, 0] - 1.0) * rng.normal(size=600)
     net = nn.Linear(1, 2)
     with torch.no_grad():
-        # The mean is right, the variance too small by a factor of nine: log variance of a line.
+        # The mean is right, the standard deviation a third of the true one.
         net.weight.copy_(torch.tensor([[0.0], [1.0]]))
         net.bias.copy_(torch.tensor([0.0, -1.0]))
     network = nn.Sequential(net, _SquaredVariance())

@@ -190,6 +190,10 @@ class CategoricalPosterior(Posterior):
             return Categorical(torch.logsumexp(averages, dim=0) - math.log(len(averages)))
         return Categorical(self._means.mean("proba").log())
 
+    def predictive(self) -> np.ndarray:
+        """Return what all models predict together, as `RowResults` has it."""
+        return self._average().to_array()
+
     def variance(self, setting: str) -> np.ndarray:  # noqa: ARG002
         """Return an array without columns: classes have no variance."""
         return np.empty((len(self._original), 0))

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from .._network.inputs.rows import Inputs
-from .._network.predictions import Prediction
+from .._network.predictions import Categorical, Prediction
 from .accumulate import make_posterior
 from .known import KnownRange
 from .results import INFINITE, Diagnostics, RowResults, Uncertainty, merge
@@ -109,6 +109,8 @@ def results_of_lost(
 def _anything(prediction: Prediction) -> np.ndarray:
     """Return a predictive distribution that leaves everything possible, around a prediction."""
     mean = prediction.to_array()
+    if isinstance(prediction, Categorical):
+        return np.full_like(mean, 1 / mean.shape[1])
     # Next to a mean that is absurd itself, a standard deviation must not be lost in rounding.
     one_component = (np.ones_like(mean), mean, math.sqrt(INFINITE) + np.abs(mean))
     return np.stack(one_component, axis=-1)[:, :, None]

@@ -277,8 +277,9 @@ class RowResults(NamedTuple):
         How they came about.
     variance : ndarray of shape (n_samples, n_outputs)
         Total variance of each output of a regressor; a classifier has none, and no columns.
-    predictive : ndarray of shape (n_samples, n_outputs, n_components, 3), default=None
-        What all plausible models predict together: weight, mean and standard deviation of the
+    predictive : ndarray, default=None
+        What all plausible models predict together, of shape (n_samples, n_classes): probabilities;
+        or (n_samples, n_outputs, n_components, 3): weight, mean and standard deviation of the
         components of each output's mixture. None where it was not asked for.
     """
 
@@ -303,6 +304,8 @@ def join(parts: list[RowResults]) -> RowResults:
 
 def _of_one_size(*mixtures: Any) -> list[np.ndarray]:
     """Return mixtures of equally many components; those that are added have no weight."""
+    if mixtures[0].ndim == 2:
+        return list(mixtures)  # probabilities
     size = max(mixture.shape[2] for mixture in mixtures)
     grown = []
     for mixture in mixtures:

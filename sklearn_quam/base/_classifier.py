@@ -1,4 +1,4 @@
-"""What is particular to classifiers: labels, probabilities."""
+"""What is particular to classifiers: labels, probabilities, sets of labels."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ import numpy as np
 import torch
 from sklearn.base import ClassifierMixin, _fit_context
 from sklearn.utils._param_validation import StrOptions
+from sklearn.utils.validation import check_is_fitted, column_or_1d
 from torch import Tensor
 
 from .._network.adapters import Network, column_of_label
+from .._network.inputs.layouts import from_tensor, refuse_masked
+from .._network.inputs.rows import StoredRows
 from .._network.likelihood import CLASSIFIER_LINKS
 from .._network.reference import ReferenceModel
+from ._conformal import check_coverage, conformal_threshold
 from ._estimator import BaseUncertaintyEstimator
 
 
@@ -26,7 +30,16 @@ class BaseUncertaintyClassifier(ClassifierMixin, BaseUncertaintyEstimator):
     }
 
     @_fit_context(prefer_skip_nested_validation=False)
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, **fit_params: Any) -> Any:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        *,
+        X_val: Any = None,
+        y_val: Any = None,
+        **fit_params: Any,
+    ) -> Any:
         """Take over the network and its training data; train the network if it is not fitted.
 
         Parameters
@@ -40,6 +53,10 @@ class BaseUncertaintyClassifier(ClassifierMixin, BaseUncertaintyEstimator):
             estimator if it is trained. In that loss they are scaled to mean one over all rows:
             only ratios count, and beside rows of weight zero the others count for more. To leave
             rows out, do not pass them.
+        X_val : array-like of shape (n_val, ...), default=None
+            Held-out rows, which the network was not trained on: they calibrate ``predict_set``.
+        y_val : array-like of shape (n_val,), default=None
+            Their labels.
         **fit_params : dict
             Further arguments for the ``fit`` of the wrapped estimator.
 
@@ -48,7 +65,12 @@ class BaseUncertaintyClassifier(ClassifierMixin, BaseUncertaintyEstimator):
         self : object
             The fitted estimator.
         """
-        self._fit(X, y, sample_weight, fit_params)
+        if (X_val is None) != (y_val is None):
+            raise ValueError("X_val and y_val go together: pass both or neither.")
+        if y_val is not None:
+            refuse_masked(y_val, "y_val")
+            y_val = column_or_1d(from_tensor(y_val), warn=True)
+        self._fit(X, y, sample_weight, fit_params, X_val=X_val, y_val=y_val)
         return self
 
     def _encode_target(
@@ -60,6 +82,21 @@ class BaseUncertaintyClassifier(ClassifierMixin, BaseUncertaintyEstimator):
     ) -> Tensor:
         self.classes_ = match_classes(y, network, n_outputs)
         return torch.tensor(column_of_label(self.classes_, y))
+
+    def _complete(
+        self,
+        reference: ReferenceModel,
+        inputs: StoredRows,  # noqa: ARG002
+        target: Tensor,  # noqa: ARG002
+        weight: Tensor | None,  # noqa: ARG002
+        X_val: Any = None,  # noqa: ARG002
+        y_val: Any = None,
+    ) -> ReferenceModel:
+        """Return the network; labels that it does not know are refused."""
+        if y_val is not None and not np.isin(y_val, self.classes_).all():
+            unknown = np.unique(y_val[~np.isin(y_val, self.classes_)])
+            raise ValueError(f"y_val has labels that y has not: {_few(unknown)}.")
+        return reference
 
     def _decide(self, outputs: np.ndarray) -> np.ndarray:
         return labels_of(outputs, self.classes_, self._fitted.reference.threshold)
@@ -87,6 +124,80 @@ class BaseUncertaintyClassifier(ClassifierMixin, BaseUncertaintyEstimator):
             return self._predict_outputs(X)
         results = self._results(X)
         return results.prediction, results.uncertainty
+
+    def predict_set(self, X: Any, coverage: float = 0.9) -> np.ndarray:
+        """Predict which labels each row may have.
+
+        A set holds the most probable labels, as many as it takes, by the average of all plausible
+        models in either ``setting``: where models disagree, sets are large. QUAM's rivals count
+        here as they count for its uncertainties, not as in ``predict_proba``. If held-out rows were
+        passed to ``fit`` as ``X_val`` and ``y_val``, how many it takes is chosen such that sets
+        hold what they promise, by split conformal prediction: the label of a new row that is drawn
+        like these is in its set with a probability of at least ``coverage``, whatever network and
+        method; on average over rows, and over draws of the held-out ones. Without them, a set has a
+        probability of ``coverage`` by the models' own account, and nothing is promised.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, ...)
+            Rows like those of the training data.
+        coverage : float, default=0.9
+            Share of labels that are to be in their sets. A share of c takes at least c / (1 - c)
+            held-out rows.
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_classes), dtype bool
+            Which labels are in the set of each row; columns as in ``classes_``. The most probable
+            one always is, and all are for rows that the network cannot compute with.
+        """
+        coverage = check_coverage(coverage)
+        check_is_fitted(self)
+        threshold = None
+        if hasattr(self, "conformal_scores_"):
+            threshold = conformal_threshold(self.conformal_scores_, coverage)
+        share = share_of_tail(self._results(X, predictive=True).predictive)
+        if threshold is None:
+            return share > 1 - coverage
+        return _label_scores(share) <= threshold
+
+    def _conformal_scores(self, predictive: Any, y_val: Any) -> np.ndarray:
+        columns = column_of_label(self.classes_, y_val)
+        return _label_scores(share_of_tail(predictive)[np.arange(len(y_val)), columns])
+
+
+def share_of_tail(proba: Any) -> np.ndarray:
+    """Return how probable each label is together with all that are not more probable.
+
+    It is 1 for the most probable one. Labels for which it is more than 1 - c are the smallest set
+    that has a probability of c.
+
+    Parameters
+    ----------
+    proba : ndarray of shape (n_samples, n_classes)
+        Probabilities.
+
+    Returns
+    -------
+    ndarray of shape (n_samples, n_classes)
+        Shares between 0 and 1.
+    """
+    order = proba.argsort(axis=1)
+    rising = np.take_along_axis(proba, order, axis=1)
+    share = rising.cumsum(axis=1)
+    # Of equally probable ones, all have what the last of them has.
+    ties = np.c_[rising[:, :-1] == rising[:, 1:], np.zeros(len(proba), bool)]
+    share = np.where(ties, np.inf, share)[:, ::-1]
+    share = np.minimum.accumulate(share, axis=1)[:, ::-1]
+    found = np.empty_like(share)
+    np.put_along_axis(found, order, share / share[:, -1:], axis=1)
+    return found
+
+
+def _label_scores(share: np.ndarray) -> np.ndarray:
+    """Return how far out labels are: zero for the most probable one, where it is exact."""
+    with np.errstate(divide="ignore"):
+        return -np.log(share)
 
 
 def labels_of(proba: np.ndarray, classes: np.ndarray, threshold: float) -> np.ndarray:

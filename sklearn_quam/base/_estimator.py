@@ -162,6 +162,8 @@ class NetworkEstimator(WrapsNetwork):
         inputs: StoredRows,  # noqa: ARG002
         target: Tensor,  # noqa: ARG002
         weight: Tensor | None,  # noqa: ARG002
+        X_val: Any = None,  # noqa: ARG002
+        y_val: Any = None,  # noqa: ARG002
     ) -> ReferenceModel:
         """Return the network with what only the training data can tell about it."""
         return reference
@@ -274,7 +276,9 @@ class BaseUncertaintyEstimator(Saved, NetworkEstimator):
     def _calibrate(self, X_val: Any, y_val: Any) -> None:
         """Keep how far off the targets of held-out rows are."""
         try:
-            predictive = self._results(X_val, predictive=True).predictive
+            predictive: Any = self._results(X_val, predictive=True).predictive
+            if len(predictive) != len(y_val):
+                raise ValueError(f"X_val has {len(predictive)} rows, but y_val has {len(y_val)}.")
             self.conformal_scores_ = np.sort(self._conformal_scores(predictive, y_val), axis=0)
         except BaseException:
             # A fit that fails leaves nothing that answers.

@@ -172,6 +172,9 @@ class SWAGClassifier(_SWAG, BaseUncertaintyClassifier):
     ----------
     classes_ : ndarray of shape (n_classes,)
         Labels.
+    conformal_scores_ : ndarray of shape (n_val, ...)
+        How far off the targets of held-out rows are, by what was predicted for them: sorted. Only
+        if ``X_val`` was passed to ``fit``.
     estimator_ : estimator or torch.nn.Module
         The fitted network.
     parameter_names_ : list of str

@@ -1,0 +1,143 @@
+"""Sets of labels: the most probable ones by all plausible models, and split conformal."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from sklearn.linear_model import LogisticRegression
+
+from sklearn_quam import LaplaceClassifier, QUAMClassifier, ReferenceClassifier, load
+from sklearn_quam.base._classifier import share_of_tail
+from sklearn_quam.exceptions import BeyondRangeWarning
+
+from .networks import LABELS, WORDS, X_NEW, X, dense, train
+
+PROBABILITIES = arrays(
+    float, (3, 5), elements=st.sampled_from([0.0, 1e-30, 0.1, 0.2, 0.25, 0.5, 1.0])
+).filter(lambda p: (p.sum(axis=1) > 0).all())
+COUNTS = np.array([[0.5, 0.3, 0.2], [0.2, 0.2, 0.6], [1.0, 0.0, 0.0]])
+
+
+def test_share_of_tail_by_hand():
+    expected = [[1.0, 0.5, 0.2], [0.4, 0.4, 1.0], [1.0, 0.0, 0.0]]
+    np.testing.assert_allclose(share_of_tail(COUNTS), expected)
+
+
+@settings(deadline=None, max_examples=50)
+@given(PROBABILITIES)
+def test_share_of_tail_is_the_sum_of_all_that_are_not_more_probable(proba):
+    proba = proba / proba.sum(axis=1, keepdims=True)
+    found = share_of_tail(proba)
+    expected = [[row[row <= value].sum() for value in row] for row in proba]
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=0)
+    # Exactly, so that no threshold leaves the most probable label out.
+    assert (found.max(axis=1) == 1).all()
+
+
+@settings(deadline=None, max_examples=50)
+@given(PROBABILITIES, st.floats(0.01, 0.99))
+def test_labels_with_a_large_tail_are_the_smallest_set(proba, coverage):
+    proba = proba / proba.sum(axis=1, keepdims=True)
+    for row, chosen in zip(proba, share_of_tail(proba) > 1 - coverage, strict=True):
+        assert row[chosen].sum() > coverage - 1e-9
+        # Without the least probable ones of it, it would be too small.
+        assert row[chosen & (row > row[chosen].min())].sum() < coverage + 1e-9
+
+
+def noisy_labels(n_rows, seed):
+    """Return rows of three classes that overlap."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 3, n_rows)
+    centres = np.array([[0.0, 0.0], [1.5, 0.0], [0.0, 1.5]])
+    return centres[y] + rng.normal(size=(n_rows, 2)), y
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments"), [(ReferenceClassifier, {}), (LaplaceClassifier, {"n_samples": 8})]
+)
+def test_calibrated_sets_cover_what_they_promise(kind, arguments):
+    n_runs, n_val, n_new, coverage = 25, 29, 100, 0.8
+    covered = []
+    for seed in range(n_runs):
+        rows, y = noisy_labels(40 + n_val + n_new, seed)
+        train_, val, new = slice(0, 40), slice(40, 40 + n_val), slice(40 + n_val, None)
+        net = LogisticRegression(C=1e6).fit(rows[train_], y[train_])
+        net.coef_ *= 5  # a network that is far too sure
+        est = kind(net, random_state=0, **arguments)
+        est.fit(rows[train_], y[train_], X_val=rows[val], y_val=y[val])
+        covered.append(est.predict_set(rows[new], coverage)[np.arange(n_new), y[new]].mean())
+    error = 4 * np.sqrt(coverage * (1 - coverage) * (1 / n_val + 1 / n_new) / n_runs)
+    # Labels come in lumps, so that sets may cover more.
+    assert coverage - error < np.mean(covered) < coverage + 0.1 + error
+    plain = est.fit(rows[train_], y[train_]).predict_set(rows[new], coverage)
+    assert plain[np.arange(n_new), y[new]].mean() < np.mean(covered)
+
+
+def test_sets_are_nested_and_never_empty():
+    est = ReferenceClassifier(train(dense(), X, LABELS))
+    for more in ({}, {"X_val": X, "y_val": LABELS}):
+        est.fit(X, LABELS, **more)
+        small, large = est.predict_set(X_NEW, 0.3), est.predict_set(X_NEW, coverage=0.95)
+        assert small.dtype == bool
+        assert small.shape == (len(X_NEW), 3)
+        assert small.any(axis=1).all()
+        assert (small <= large).all()
+        assert large[np.arange(len(X_NEW)), est.predict(X_NEW)].all()
+
+
+def test_sets_of_the_network_alone_by_its_probabilities():
+    est = ReferenceClassifier(train(dense(), X, LABELS)).fit(X, LABELS)
+    chosen, proba = est.predict_set(X_NEW, 0.9), est.predict_proba(X_NEW)
+    assert ((proba * chosen).sum(axis=1) > 0.9 - 1e-9).all()
+    smallest = np.where(chosen, proba, np.inf).min(axis=1)
+    assert ((proba * chosen).sum(axis=1) - smallest < 0.9).all()
+
+
+def test_rivals_make_sets_larger_where_they_are_cheap():
+    est = QUAMClassifier(train(dense(), X, LABELS), random_state=0).fit(X, LABELS)
+    alone = ReferenceClassifier(est.estimator).fit(X, LABELS)
+    far = 5 * X_NEW
+    gain = est.predict_set(far).sum(axis=1) - alone.predict_set(far).sum(axis=1)
+    epistemic = est.predict_uncertainty(far).epistemic
+    doubtful = epistemic > np.median(epistemic)
+    assert gain[doubtful].mean() > gain[~doubtful].mean()
+    # Whom uncertainties judge makes no difference.
+    expected = est.predict_set(far)
+    np.testing.assert_array_equal(est.set_params(setting="expected").predict_set(far), expected)
+
+
+@pytest.mark.parametrize("more", [{}, {"X_val": X, "y_val": LABELS}])
+def test_rows_beyond_the_range_may_be_anything(more):
+    est = ReferenceClassifier(train(dense(), X, LABELS)).fit(X, LABELS, **more)
+    rows = np.r_[X_NEW[:2], np.full((1, 4), 1e20, np.float32)]
+    with pytest.warns(BeyondRangeWarning):
+        chosen = est.predict_set(rows, 0.5)
+    assert chosen[2].all()
+    np.testing.assert_array_equal(chosen[:2], est.predict_set(X_NEW[:2], 0.5))
+
+
+def test_labels_of_any_kind_are_calibrated_and_saved(tmp_path):
+    net = train(dense(), X, LABELS)
+    est = ReferenceClassifier(net).fit(X, WORDS[LABELS], X_val=X, y_val=WORDS[LABELS])
+    same = ReferenceClassifier(net).fit(X, LABELS, X_val=X, y_val=LABELS)
+    np.testing.assert_array_equal(est.predict_set(X_NEW), same.predict_set(X_NEW))
+    est.save(tmp_path / "est.npz")
+    again = load(tmp_path / "est.npz", net)
+    np.testing.assert_array_equal(again.predict_set(X_NEW), est.predict_set(X_NEW))
+    assert not hasattr(est.fit(X, WORDS[LABELS]), "conformal_scores_")
+
+
+def test_held_out_rows_that_cannot_be_used_are_refused():
+    est = ReferenceClassifier(train(dense(), X, LABELS))
+    with pytest.raises(ValueError, match="pass both or neither"):
+        est.fit(X, LABELS, X_val=X)
+    with pytest.raises(ValueError, match="y_val has labels that y has not: 7"):
+        est.fit(X, LABELS, X_val=X, y_val=np.where(LABELS == 2, 7, LABELS))
+    with pytest.raises(ValueError, match="X_val has 60 rows, but y_val has 50"):
+        est.fit(X, LABELS, X_val=X, y_val=LABELS[:50])
+    assert not est.__sklearn_is_fitted__()
+    with pytest.raises(ValueError, match="takes at least 99"):
+        est.fit(X, LABELS, X_val=X, y_val=LABELS).predict_set(X_NEW, 0.99)
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        est.predict_set(X_NEW, 90)
