@@ -4,9 +4,9 @@ Scikit-learn's digits with noise on their pixels (standard deviation of 0.35 whe
 between 0 and 1): an MLP 64-64 trained on 400 rows, 400 others passed as ``X_val`` and ``y_val`` or
 not at all, sets asked for 500 further rows; and for 500 strange ones, whose pixels are each taken
 from another row. Means over seeds of the share of labels that are in their sets, and of the size of
-sets. A method is good if sets are small for known rows and large for strange ones. "QUAM, forecast" takes
-the average that predicts in the setting "expected", in which rivals hardly count, for the one that
-``predict_set`` takes.
+sets. A method is good if sets are small for known rows and large for strange ones. "QUAM, forecast"
+takes the average that predicts in the setting "expected", in which rivals hardly count, for the one
+that ``predict_set`` takes.
 
     python -m benchmarks.sets
 """

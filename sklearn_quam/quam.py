@@ -42,6 +42,8 @@ class QUAMClassifier(AdversarialSearch, BaseUncertaintyClassifier):
         "given" judges the given network (setting (b) of the paper), "expected" the average of all
         plausible models, which then also predicts (setting (a)). It may be changed after ``fit``:
         both use the same models.
+    measure : {"entropy", "brier", "zero_one"}, default="entropy"
+        Entropies in nats, Brier scores, or probabilities of a mistake.
     search : str, NaturalSearch, LinearSearch or PenaltySearch, default="auto"
         How the searches move: "natural" means `NaturalSearch` with its defaults, "linear" the much
         faster `LinearSearch`, "penalty" the paper's algorithm `PenaltySearch`. "auto" is natural
@@ -178,6 +180,7 @@ class QUAMClassifier(AdversarialSearch, BaseUncertaintyClassifier):
         *,
         parameters: Parameters = "auto",
         setting: str = "given",
+        measure: str = "entropy",
         search: Any = "auto",
         targets: Any = "auto",
         sampling: str = "auto",
@@ -197,6 +200,7 @@ class QUAMClassifier(AdversarialSearch, BaseUncertaintyClassifier):
         self.estimator = estimator
         self.parameters = parameters
         self.setting = setting
+        self.measure = measure
         self.search = search
         self.targets = targets
         self.sampling = sampling

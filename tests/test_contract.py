@@ -216,6 +216,21 @@ def test_three_float64_arrays_that_add_up(method, setting, X_new):
     assert np.isfinite(u.total).all()
 
 
+@each_classifier
+@pytest.mark.parametrize("setting", ["given", "expected"])
+@pytest.mark.parametrize(("measure", "largest"), [("brier", 2), ("zero_one", 1)])
+def test_other_measures_of_classifiers(method, setting, measure, largest, fitted, X_new):
+    in_nats = fitted.set_params(setting=setting).predict_uncertainty(X_new)
+    u = fitted.set_params(measure=measure).predict_uncertainty(X_new)
+    np.testing.assert_allclose(u.total, u.aleatoric + u.epistemic, rtol=1e-12)
+    assert (u.epistemic >= 0).all()
+    assert ((u.aleatoric > 0) & (u.aleatoric < 1)).all()
+    assert (u.total <= largest).all()
+    # By Pinsker's inequality, in the setting "given" for each model and so for their mean.
+    if setting == "given" and measure == "brier":
+        assert (u.epistemic <= 2 * in_nats.epistemic + 1e-12).all()
+
+
 @each_regressor
 @pytest.mark.parametrize("setting", ["given", "expected"])
 def test_variance_measure_of_regressors(method, setting):
@@ -744,7 +759,8 @@ def test_stored_estimators_know_what_they_were_fitted_with(fitted, X_new):
 
 
 def test_how_to_answer_may_be_changed_at_any_time(method, fitted, X_new):
-    others = {"setting": "expected", "measure": "variance", "memory_limit": "1MB", "n_jobs": 1}
+    measure = "zero_one" if is_classifier(method) else "variance"
+    others = {"setting": "expected", "measure": measure, "memory_limit": "1MB", "n_jobs": 1}
     for name, other in others.items():
         if name in fitted.get_params():
             anew = make_estimator(method, **{name: other}).fit(*make_data(method))

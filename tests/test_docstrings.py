@@ -20,6 +20,7 @@ SAME_BEGINNING = {"parameters": "The part of the network before it", "memory_lim
 OF_THE_TASK = {
     "estimator": "names the estimators of the task",
     "link": "names the links of the task",
+    "measure": "losses of classes, or variances of values",
     "learning_rate": "regressors step along the squared error",
     "search": "the automatic one differs",
     "targets": "classes, or directions",

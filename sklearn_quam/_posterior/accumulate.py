@@ -10,6 +10,8 @@ setting        aleatoric         epistemic                   total
 ``given``      H(p_w)            E[KL(p_w || p_w')]          E[CE(p_w, p_w')]
 ``expected``   E[H(p_w')]        E[KL(p_w' || p_mean)]       H(p_mean)
 =============  ================  ==========================  =================
+
+Other measures of classes have another loss in place of the logarithm; see `measures`.
 """
 
 from __future__ import annotations
@@ -24,13 +26,14 @@ from torch import Tensor
 from .._network.limits import accumulation_dtype
 from .._network.predictions import Categorical, Gaussian, Prediction
 from .estimate import WeightedMean
-from .measures import gaussian_mixture_entropy, merge_components
+from .measures import LOSSES, Loss, gaussian_mixture_entropy, merge_components
 from .results import Uncertainty
 
 # Second moments of more features than this would take more memory than they are worth.
 _MAX_FEATURES = 65
 # What a difference of two entropies may be off by, in units of the last place.
 _ROUNDING = 8
+_IN_NATS = LOSSES["entropy"]
 
 
 class Posterior:
@@ -75,6 +78,10 @@ class Posterior:
     def uncertainty(self, setting: str) -> Uncertainty:
         """Return the measures of a setting."""
         raise NotImplementedError
+
+    def all_agree(self, setting: str) -> np.ndarray:
+        """Tell for which rows no model says anything else."""
+        return self.uncertainty(setting).epistemic == 0
 
     def variance(self, setting: str) -> np.ndarray:
         """Return the total variance of each output, (n_rows, n_outputs)."""
@@ -127,10 +134,13 @@ class CategoricalPosterior(Posterior):
     ----------
     original : Categorical
         What the given model predicts for the rows.
+    measure : {"entropy", "brier", "zero_one"}, default="entropy"
+        The loss that uncertainties are expectations of.
     """
 
-    def __init__(self, original: Categorical) -> None:
+    def __init__(self, original: Categorical, measure: str = "entropy") -> None:
         self._original = _normalised(original)
+        self._loss = LOSSES[measure]
         self._averages: list[Tensor] = []
         self._forecast: WeightedMean | None = None
         super().__init__(len(original), 1 + original.n_outputs, original.device)
@@ -155,12 +165,17 @@ class CategoricalPosterior(Posterior):
         prediction, log_weights = self._left_out(prediction, log_weights)
         prediction = _normalised(prediction)
         self._means.add_weights(log_weights)
-        entropy, proba = prediction.entropy(), prediction.expected()
-        self._means.add("entropy", entropy)
+        own, proba = self._loss.own(prediction), prediction.expected()
+        self._means.add("own", own)
         self._means.add("proba", proba)
-        self._means.add("divergence", _divergence(self._original, prediction, proba), error=True)
+        divergence = self._loss.excess(self._original, prediction, proba)
+        self._means.add("divergence", divergence, error=True)
+        if self._loss is not _IN_NATS:
+            in_nats = _IN_NATS.excess(self._original, prediction, proba)
+            self._means.add("divergence in nats", in_nats)
+            self._means.add("entropy", prediction.entropy())
         if self._has_features:
-            self._means.add("features", torch.cat([entropy[..., None], proba], -1), error=True)
+            self._means.add("features", torch.cat([own[..., None], proba], -1), error=True)
         if forecast_log_weights is not None:
             if self._forecast is None:
                 self._forecast = WeightedMean(len(self._original), self._original.device)
@@ -170,10 +185,9 @@ class CategoricalPosterior(Posterior):
             self._forecast.add("proba", proba)
 
     def _spread_coefficients(self) -> Tensor:
-        # KL(p || mean) is minus the entropy of p, minus the sum of p log mean.
-        mean = self._means.mean("proba").nan_to_num(1.0)
-        log_mean = mean.clamp(min=torch.finfo(mean.dtype).tiny).log()
-        return torch.cat([-torch.ones_like(log_mean[:, :1]), -log_mean], dim=-1)
+        # What the mean loses if p is right, less what p expects to lose itself.
+        loss = self._loss.of_classes(self._means.mean("proba").nan_to_num(1.0))
+        return torch.cat([-torch.ones_like(loss[:, :1]), loss], dim=-1)
 
     def prediction(self, setting: str) -> Categorical:
         """Return the setting's prediction for the rows."""
@@ -198,16 +212,29 @@ class CategoricalPosterior(Posterior):
         """Return an array without columns: classes have no variance."""
         return np.empty((len(self._original), 0))
 
+    def all_agree(self, setting: str) -> np.ndarray:
+        """Tell for which rows no model says anything else."""
+        if self._loss is _IN_NATS:
+            return super().all_agree(setting)
+        # Models may decide alike, and yet differ.
+        if setting == "given":
+            return _to_numpy(self._means.mean("divergence in nats")) == 0
+        return _to_numpy(self._between(_IN_NATS, self._means.mean("entropy"))) == 0
+
     def uncertainty(self, setting: str) -> Uncertainty:
         """Return the measures of a setting."""
         if setting == "given":
-            aleatoric = self._original.entropy()
+            aleatoric = self._loss.own(self._original)
             return _additive(aleatoric, self._means.mean("divergence"))
-        aleatoric = self._means.mean("entropy")
-        epistemic = self._average().entropy() - aleatoric
+        aleatoric = self._means.mean("own")
+        return _additive(aleatoric, self._between(self._loss, aleatoric))
+
+    def _between(self, loss: Loss, own: Tensor) -> Tensor:
+        """Return what the average loses more than the models expect to lose themselves."""
+        more = loss.own(self._average()) - own
         # Where all models agree, rounding alone would rank rows.
-        noise = _ROUNDING * torch.finfo(epistemic.dtype).eps * (1 + aleatoric)
-        return _additive(aleatoric, torch.where(epistemic < noise, 0.0, epistemic))
+        noise = _ROUNDING * torch.finfo(more.dtype).eps * (1 + own)
+        return torch.where(more < noise, 0.0, more)
 
 
 class GaussianPosterior(Posterior):
@@ -340,8 +367,9 @@ def make_posterior(original: Prediction, measure: str, predictive: bool = False)
     ----------
     original : Prediction
         What the given model predicts for some rows.
-    measure : {"entropy", "variance"}
-        What uncertainties are measured as; classes have entropies only.
+    measure : str
+        What uncertainties are measured as: "entropy", "brier" or "zero_one" of classes, "entropy"
+        or "variance" of values.
     predictive : bool, default=False
         Whether the mixture of all predictions is wanted.
 
@@ -353,24 +381,13 @@ def make_posterior(original: Prediction, measure: str, predictive: bool = False)
     if isinstance(original, Gaussian):
         return GaussianPosterior(original, measure, predictive)
     assert isinstance(original, Categorical)
-    return CategoricalPosterior(original)
+    return CategoricalPosterior(original, measure)
 
 
 def _normalised(prediction: Categorical) -> Categorical:
     """Return probabilities in the accumulation type that sum to one there, too."""
     wide = prediction.to(accumulation_dtype(prediction.device))
     return wide.map(lambda part: torch.log_softmax(part, dim=-1))
-
-
-def _divergence(original: Categorical, other: Categorical, proba: Tensor) -> Tensor:
-    """Return KL(original || other), given the probabilities of the other.
-
-    What probabilities sum up to is taken out of each term, so that none is negative: next to a
-    probability of almost one, small ones are not lost.
-    """
-    own = original.expected()
-    terms = own * (original.log_proba - other.log_proba) - own + proba
-    return torch.where(own == 0, proba, terms).clamp(min=0).sum(dim=-1)
 
 
 def _to_numpy(values: Tensor) -> np.ndarray:

@@ -30,7 +30,7 @@ class Question:
     ----------
     setting : {"given", "expected"}
         Whose prediction is judged.
-    measure : {"entropy", "variance"}
+    measure : {"entropy", "variance", "brier", "zero_one"}
         What uncertainties are measured as.
     limits : Limits
         Memory and workers.
@@ -114,10 +114,11 @@ class FittedMethod:
     def results(self, inputs: Any, question: Question) -> RowResults:
         """Return what the models say about rows, all of them together."""
 
-        def ask(rows: Any, original: Prediction) -> RowResults:
+        def ask(rows: Any, original: Prediction) -> tuple[RowResults, np.ndarray]:
             posterior = make_posterior(original, question.measure, question.predictive)
             found = self.models.sample(inputs[rows], original, posterior, question)
-            return summarise(posterior, question, self.diagnostics, found)
+            results = summarise(posterior, question, self.diagnostics, found)
+            return results, posterior.all_agree(question.setting)
 
         # Ensembles have rows for each of their networks.
         own = getattr(inputs, "reference", inputs)

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -59,7 +60,9 @@ class KnownRange:
         assert isinstance(self.constant, Gaussian)
         return self.constant.mean.abs() + self.constant.variance.sqrt()
 
-    def looks_safe(self, prediction: Any, results: Any, setting: str, measure: str) -> Tensor:
+    def looks_safe(
+        self, prediction: Any, results: Any, agree: np.ndarray, setting: str, measure: str
+    ) -> Tensor:
         """Tell for which rows models agree only because no number tells them apart.
 
         A classifier is then so sure that the other classes have no probability, or, where
@@ -67,8 +70,8 @@ class KnownRange:
         that sure about its training data, too: then it takes ten times as much, or what no network
         should be. A regressor predicts what has nothing to do with the targets.
         """
-        epistemic = torch.as_tensor(results.uncertainty.epistemic, device=prediction.device)
         if isinstance(prediction, Gaussian):
+            epistemic = torch.as_tensor(results.uncertainty.epistemic, device=prediction.device)
             scale = self._scale_of_targets()
             absurd = (prediction.mean.abs() > _ABSURD * scale).any(dim=-1)
             unit = float((scale**2).sum()) if measure == "variance" else 1.0
@@ -77,7 +80,7 @@ class KnownRange:
         smallest = -math.log(number.tiny if setting == "given" else number.eps)
         margin = _margin(prediction)
         absurd = (margin > max(smallest, 10 * self.surest)) | (margin > _ABSURD)
-        return absurd & (epistemic == 0)
+        return absurd & torch.as_tensor(agree, device=prediction.device)
 
     def in_place_of_infinite(self, prediction: Prediction) -> tuple[Any, Tensor]:
         """Return a prediction with the constant one where it is not finite, and where that is."""

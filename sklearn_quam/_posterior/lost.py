@@ -23,7 +23,7 @@ def guarded(
     setting: str,
     measure: str,
     diagnostics: type[Diagnostics],
-    ask: Callable[[Any, Prediction], RowResults],
+    ask: Callable[[Any, Prediction], tuple[RowResults, np.ndarray]],
     predictive: bool = False,
 ) -> RowResults:
     """Return what models say about rows; rows that cannot be judged are lost, not wrong.
@@ -42,12 +42,13 @@ def guarded(
         What it predicts for them.
     setting : {"given", "expected"}
         What models are compared with.
-    measure : {"entropy", "variance"}
+    measure : str
         What uncertainties are measured as.
     diagnostics : type
         The kind of diagnostics.
     ask : callable
-        Takes an index of rows and what the given network predicts for them, and returns results.
+        Takes an index of rows and what the given network predicts for them, and returns results
+        and which rows all models agree about.
     predictive : bool, default=False
         Whether what all models predict together is among these.
 
@@ -59,15 +60,15 @@ def guarded(
     prediction, infinite = known.in_place_of_infinite(original)
     lost = (known.beyond(inputs, prediction) | infinite).cpu().numpy()
     if not lost.any():
-        results = ask(slice(None), prediction)
-        lost = _cannot_be_told(known, results, prediction, setting, measure)
+        results, agree = ask(slice(None), prediction)
+        lost = _cannot_be_told(known, results, agree, prediction, setting, measure)
         kept = ~lost
     elif lost.all():
         return results_of_lost(prediction, measure, diagnostics, predictive)
     else:
         fine = torch.as_tensor(np.flatnonzero(~lost), device=inputs.device)
-        results = ask(fine, prediction[fine])
-        kept = ~_cannot_be_told(known, results, prediction[fine], setting, measure)
+        results, agree = ask(fine, prediction[fine])
+        kept = ~_cannot_be_told(known, results, agree, prediction[fine], setting, measure)
         lost[~lost] = ~kept
     if not lost.any():
         return results
@@ -77,13 +78,19 @@ def guarded(
 
 
 def _cannot_be_told(
-    known: KnownRange, results: RowResults, original: Prediction, setting: str, measure: str
+    known: KnownRange,
+    results: RowResults,
+    agree: np.ndarray,
+    original: Prediction,
+    setting: str,
+    measure: str,
 ) -> np.ndarray:
     """Tell which rows have no number that could be trusted."""
     numbers = [*results.uncertainty, *results.prediction.T, results.variance.sum(axis=1)]
     fine = (np.abs(numbers) < INFINITE).all(axis=0)
-    silent = (results.diagnostics.n_diverged > 0) & (results.uncertainty.epistemic == 0)
-    return ~fine | silent | known.looks_safe(original, results, setting, measure).cpu().numpy()
+    silent = (results.diagnostics.n_diverged > 0) & agree
+    safe = known.looks_safe(original, results, agree, setting, measure)
+    return ~fine | silent | safe.cpu().numpy()
 
 
 def results_of_lost(

@@ -1,13 +1,20 @@
-"""Entropies and quantiles of mixtures of Gaussians, which have no closed form."""
+"""What uncertainty is measured as: losses of probabilities, entropies and quantiles of mixtures.
+
+A loss says what a prediction costs when the outcome is known. What a model expects to lose by its
+own prediction is its aleatoric uncertainty; what it loses more by that of another, the epistemic one.
+"""
 
 from __future__ import annotations
 
 import math
+from typing import Protocol
 
 import numpy as np
 import torch
 from scipy.special import log_ndtr, ndtri_exp
 from torch import Tensor
+
+from .._network.predictions import Categorical
 
 MAX_MIXTURE_COMPONENTS = 64
 # Edges of the quadrature panels around every mixture component, in its standard deviations.
@@ -18,6 +25,80 @@ _MAX_HALVINGS = 200
 _PRECISION = 1e-13
 # Values of the distribution function that are held at once.
 _MAX_VALUES = 2**20
+
+
+class Loss(Protocol):
+    """A loss of probabilities."""
+
+    def own(self, p: Categorical) -> Tensor:
+        """Return what a prediction expects to lose itself, over the last axis."""
+
+    def excess(self, p: Categorical, q: Categorical, q_proba: Tensor) -> Tensor:
+        """Return what q loses more than p if p is right, given the probabilities of q."""
+
+    def of_classes(self, proba: Tensor) -> Tensor:
+        """Return what probabilities lose if each of the classes comes true."""
+
+
+class LogLoss:
+    """Minus the logarithm of the probability: entropies and KL divergences, in nats."""
+
+    def own(self, p: Categorical) -> Tensor:
+        """Return entropies."""
+        return p.entropy()
+
+    def excess(self, p: Categorical, q: Categorical, q_proba: Tensor) -> Tensor:
+        """Return KL(p || q).
+
+        What probabilities sum up to is taken out of each term, so that none is negative: next to a
+        probability of almost one, small ones are not lost.
+        """
+        own = p.expected()
+        terms = own * (p.log_proba - q.log_proba) - own + q_proba
+        return torch.where(own == 0, q_proba, terms).clamp(min=0).sum(dim=-1)
+
+    def of_classes(self, proba: Tensor) -> Tensor:
+        """Return minus logarithms."""
+        return -proba.clamp(min=torch.finfo(proba.dtype).tiny).log()
+
+
+class BrierLoss:
+    """The squared distance between probabilities and what came true, from 0 to 2."""
+
+    def own(self, p: Categorical) -> Tensor:
+        """Return one minus the sum of squares, term by term so that nothing cancels."""
+        proba = p.expected()
+        return (proba * (1 - proba)).sum(dim=-1)
+
+    def excess(self, p: Categorical, q: Categorical, q_proba: Tensor) -> Tensor:  # noqa: ARG002
+        """Return the squared distance of p and q."""
+        return (p.expected() - q_proba).square().sum(dim=-1)
+
+    def of_classes(self, proba: Tensor) -> Tensor:
+        """Return squared distances from certainties."""
+        return 1 - 2 * proba + proba.square().sum(dim=-1, keepdim=True)
+
+
+class ZeroOneLoss:
+    """Whether the most probable class is not what came true."""
+
+    def own(self, p: Categorical) -> Tensor:
+        """Return the probability of a mistake."""
+        return 1 - p.expected().amax(dim=-1)
+
+    def excess(self, p: Categorical, q: Categorical, q_proba: Tensor) -> Tensor:  # noqa: ARG002
+        """Return how much more often the class that q decides for is a mistake."""
+        proba = p.expected().expand_as(q_proba)
+        decided = q_proba.argmax(dim=-1, keepdim=True)
+        return proba.amax(dim=-1) - proba.gather(-1, decided)[..., 0]
+
+    def of_classes(self, proba: Tensor) -> Tensor:
+        """Return zero for the most probable class, and one for the others."""
+        return torch.ones_like(proba).scatter(-1, proba.argmax(dim=-1, keepdim=True), 0.0)
+
+
+# Measures of classifiers.
+LOSSES: dict[str, Loss] = {"entropy": LogLoss(), "brier": BrierLoss(), "zero_one": ZeroOneLoss()}
 
 
 def gaussian_mixture_entropy(

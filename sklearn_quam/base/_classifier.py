@@ -16,6 +16,7 @@ from .._network.inputs.layouts import from_tensor, refuse_masked
 from .._network.inputs.rows import StoredRows
 from .._network.likelihood import CLASSIFIER_LINKS
 from .._network.reference import ReferenceModel
+from .._posterior.measures import LOSSES
 from ._conformal import check_coverage, conformal_threshold
 from ._estimator import BaseUncertaintyEstimator
 
@@ -27,7 +28,10 @@ class BaseUncertaintyClassifier(ClassifierMixin, BaseUncertaintyEstimator):
     _parameter_constraints: ClassVar[dict] = {
         **BaseUncertaintyEstimator._parameter_constraints,
         "link": [StrOptions(set(CLASSIFIER_LINKS)), None],
+        "measure": [StrOptions(set(LOSSES))],
     }
+
+    measure: str
 
     @_fit_context(prefer_skip_nested_validation=False)
     def fit(

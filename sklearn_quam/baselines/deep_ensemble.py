@@ -35,6 +35,8 @@ class DeepEnsembleClassifier(Ensemble, BaseUncertaintyClassifier):
         "given" judges the given network (setting (b) of the paper), "expected" the average of all
         plausible models, which then also predicts (setting (a)). It may be changed after ``fit``:
         both use the same models.
+    measure : {"entropy", "brier", "zero_one"}, default="entropy"
+        Entropies in nats, Brier scores, or probabilities of a mistake.
     link : {"logits", "log_probabilities", "probabilities", "binary_logit"}, default=None
         What the network returns: scores, logarithms of probabilities, probabilities, or the one
         score of the second of two classes. None takes it from a skorch net's criterion, and means
@@ -101,6 +103,7 @@ class DeepEnsembleClassifier(Ensemble, BaseUncertaintyClassifier):
         n_estimators: int = 5,
         estimators: Any = None,
         setting: str = "given",
+        measure: str = "entropy",
         link: str | None = None,
         output: str | int | None = None,
         device: Device = None,
@@ -112,6 +115,7 @@ class DeepEnsembleClassifier(Ensemble, BaseUncertaintyClassifier):
         self.n_estimators = n_estimators
         self.estimators = estimators
         self.setting = setting
+        self.measure = measure
         self.link = link
         self.output = output
         self.device = device

@@ -98,6 +98,8 @@ class MCDropoutClassifier(_MCDropout, BaseUncertaintyClassifier):
         "given" judges the given network (setting (b) of the paper), "expected" the average of all
         plausible models, which then also predicts (setting (a)). It may be changed after ``fit``:
         both use the same models.
+    measure : {"entropy", "brier", "zero_one"}, default="entropy"
+        Entropies in nats, Brier scores, or probabilities of a mistake.
     link : {"logits", "log_probabilities", "probabilities", "binary_logit"}, default=None
         What the network returns: scores, logarithms of probabilities, probabilities, or the one
         score of the second of two classes. None takes it from a skorch net's criterion, and means
@@ -160,6 +162,7 @@ class MCDropoutClassifier(_MCDropout, BaseUncertaintyClassifier):
         n_samples: int = 256,
         p: float | None = None,
         setting: str = "given",
+        measure: str = "entropy",
         link: str | None = None,
         output: str | int | None = None,
         device: Device = None,
@@ -170,6 +173,7 @@ class MCDropoutClassifier(_MCDropout, BaseUncertaintyClassifier):
         self.n_samples = n_samples
         self.p = p
         self.setting = setting
+        self.measure = measure
         self.link = link
         self.output = output
         self.device = device

@@ -66,6 +66,8 @@ class ReferenceClassifier(_OnlyTheGivenModel, BaseUncertaintyClassifier):
         ``logits``, or what comes first.
     setting : {"given", "expected"}, default="given"
         Whose prediction is judged. With a single model both are the same.
+    measure : {"entropy", "brier", "zero_one"}, default="entropy"
+        Entropies in nats, Brier scores, or probabilities of a mistake.
     device : str or torch.device, default=None
         Where to run; None stays where the network is.
     random_state : int, RandomState instance or None, default=None
@@ -108,6 +110,7 @@ class ReferenceClassifier(_OnlyTheGivenModel, BaseUncertaintyClassifier):
         link: str | None = None,
         output: str | int | None = None,
         setting: str = "given",
+        measure: str = "entropy",
         device: Device = None,
         random_state: RandomState = None,
         verbose: int | None = None,
@@ -116,6 +119,7 @@ class ReferenceClassifier(_OnlyTheGivenModel, BaseUncertaintyClassifier):
         self.link = link
         self.output = output
         self.setting = setting
+        self.measure = measure
         self.device = device
         self.random_state = random_state
         self.verbose = verbose

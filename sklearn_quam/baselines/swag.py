@@ -154,6 +154,8 @@ class SWAGClassifier(_SWAG, BaseUncertaintyClassifier):
         "given" judges the given network (setting (b) of the paper), "expected" the average of all
         plausible models, which then also predicts (setting (a)). It may be changed after ``fit``:
         both use the same models.
+    measure : {"entropy", "brier", "zero_one"}, default="entropy"
+        Entropies in nats, Brier scores, or probabilities of a mistake.
     link : {"logits", "log_probabilities", "probabilities", "binary_logit"}, default=None
         What the network returns: scores, logarithms of probabilities, probabilities, or the one
         score of the second of two classes. None takes it from a skorch net's criterion, and means
@@ -225,6 +227,7 @@ class SWAGClassifier(_SWAG, BaseUncertaintyClassifier):
         batch_size: int = 64,
         memory_limit: MemoryLimit = None,
         setting: str = "given",
+        measure: str = "entropy",
         link: str | None = None,
         output: str | int | None = None,
         device: Device = None,
@@ -242,6 +245,7 @@ class SWAGClassifier(_SWAG, BaseUncertaintyClassifier):
         self.batch_size = batch_size
         self.memory_limit = memory_limit
         self.setting = setting
+        self.measure = measure
         self.link = link
         self.output = output
         self.device = device

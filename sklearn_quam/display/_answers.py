@@ -13,6 +13,12 @@ from ..base._inside import METHOD_OR_DETECTOR, method_and_rows
 from ..metrics._checked import numbers
 
 SCORE = "score"
+UNITS = {
+    "entropy": "nats",
+    "variance": "squared units of y",
+    "brier": "Brier score",
+    "zero_one": "probability of a mistake",
+}
 
 
 class Answers(NamedTuple):
@@ -116,9 +122,7 @@ def unit(estimator: Any) -> str:
     """Return what the uncertainty of an estimator is measured in."""
     if not hasattr(estimator, "predict_uncertainty"):
         return SCORE
-    if getattr(estimator, "measure", "entropy") == "variance":
-        return "squared units of y"
-    return "nats"
+    return UNITS[getattr(estimator, "measure", "entropy")]
 
 
 def column_names(X: Any, n_columns: int) -> list[str]:
