@@ -1,7 +1,7 @@
 """What uncertainty is measured as: losses of probabilities, entropies and quantiles of mixtures.
 
 A loss says what a prediction costs when the outcome is known. What a model expects to lose by its
-own prediction is its aleatoric uncertainty; what it loses more by that of another, the epistemic one.
+own prediction is its aleatoric uncertainty; what it loses more by that of another is epistemic.
 """
 
 from __future__ import annotations
