@@ -167,7 +167,7 @@ def numbers(est, data, rows):
     """Return what a method says about some rows, as lists."""
     est.fit(*data)
     found = {}
-    measures = ["entropy", "variance"] if hasattr(est, "measure") else [None]
+    measures = [None] if est._task == "classifier" else ["entropy", "variance"]
     for setting in ("given", "expected"):
         for measure in measures:
             est.set_params(setting=setting, **({} if measure is None else {"measure": measure}))

@@ -33,8 +33,8 @@ each_copy = pytest.mark.parametrize(
 def questions(est):
     """Yield whatever may be asked without another fit."""
     for setting in ("given", "expected"):
-        for measure in ("entropy", "variance") if hasattr(est, "measure") else (None,):
-            yield {"setting": setting} | ({} if measure is None else {"measure": measure})
+        for measure in ("entropy", "brier" if est._task == "classifier" else "variance"):
+            yield {"setting": setting, "measure": measure}
 
 
 def answers(est, fitted, X):
