@@ -13,11 +13,12 @@ from ._search.profile import SAMPLERS
 from ._search.targets import Targets, class_targets, direction_targets
 from ._typing import Device, MemoryLimit, NoiseVariance, Parameters, RandomState
 from .base._adversarial import AdversarialSearch
+from .base._bounds import ProbabilityBounds
 from .base._classifier import BaseUncertaintyClassifier
 from .base._regressor import BaseUncertaintyRegressor
 
 
-class QUAMClassifier(AdversarialSearch, BaseUncertaintyClassifier):
+class QUAMClassifier(ProbabilityBounds, BaseUncertaintyClassifier):
     """Uncertainty of a network's classification by adversarial models (QUAM).
 
     For every row, searches start at the given network and look for models that explain the

@@ -94,15 +94,15 @@ def test_sets_of_the_network_alone_by_its_probabilities():
     assert ((proba * chosen).sum(axis=1) - smallest < 0.9).all()
 
 
-def test_rivals_make_sets_larger():
-    est = QUAMClassifier(train(dense(), X, LABELS), random_state=0).fit(X, LABELS)
-    alone = ReferenceClassifier(est.estimator).fit(X, LABELS)
-    far = 5 * X_NEW
-    gain = est.predict_set(far).sum(axis=1) - alone.predict_set(far).sum(axis=1)
-    assert gain.mean() > 0.5
-    # Whom uncertainties judge makes no difference.
-    expected = est.predict_set(far)
-    np.testing.assert_array_equal(est.set_params(setting="expected").predict_set(far), expected)
+def test_rivals_count_as_in_the_forecast_whatever_the_setting():
+    net = train(dense(), X, LABELS)
+    est = QUAMClassifier(net, forecast_temperature=5.0, random_state=0).fit(X, LABELS)
+    chosen = est.predict_set(X_NEW, 0.8)
+    proba = est.set_params(setting="expected").predict_proba(X_NEW)
+    np.testing.assert_array_equal(chosen, share_of_tail(proba) > 0.2)
+    np.testing.assert_array_equal(est.predict_set(X_NEW, 0.8), chosen)
+    alone = ReferenceClassifier(net).fit(X, LABELS).predict_set(X_NEW, 0.8)
+    assert chosen.sum() > alone.sum()
 
 
 @pytest.mark.parametrize("more", [{}, {"X_val": X, "y_val": LABELS}])

@@ -206,7 +206,7 @@ class CategoricalPosterior(Posterior):
 
     def predictive(self) -> np.ndarray:
         """Return what all models predict together, as `RowResults` has it."""
-        return self._average().to_array()
+        return self.prediction("expected").to_array()
 
     def variance(self, setting: str) -> np.ndarray:  # noqa: ARG002
         """Return an array without columns: classes have no variance."""

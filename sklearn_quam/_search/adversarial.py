@@ -19,7 +19,7 @@ from .._network.reference import ReferenceModel, TrainingSet
 from .problem import Problem
 from .profile import choose_sampler
 from .run import Candidates, Visit, run_searches
-from .sampling import Accumulator, Sampler
+from .sampling import Accumulator, BoundsSampler, Sampler
 from .steps import Steps
 from .targets import Targets
 
@@ -161,6 +161,22 @@ class AdversarialModels:
             found = sampler.prices().unflatten(0, (-1, sampler.n_targets)).cpu().double().numpy()
             prices[rows, targets.cpu().numpy()] = found * self.problem.n_training_rows
         return prices
+
+    def bounds(
+        self, inputs: Inputs, original: Prediction, limits: Limits, slack: float
+    ) -> np.ndarray:
+        """Return bounds of each probability for some rows, (n_rows, n_classes, 2).
+
+        They are over the given network and all models met whose loss increase is within the slack.
+        """
+        kind: Any = type("BoundsWithin", (BoundsSampler,), {"bound": slack})
+        lower, upper = [], []
+        for targets in self._target_groups(original, limits):
+            sampler: Any = self._search(inputs, original, targets, kind, None)
+            lower.append(sampler.lower.unflatten(0, (-1, sampler.n_targets)))
+            upper.append(sampler.upper.unflatten(0, (-1, sampler.n_targets)))
+        ends = torch.cat(lower, dim=1).amin(dim=1), torch.cat(upper, dim=1).amax(dim=1)
+        return torch.stack(ends, dim=-1).cpu().double().numpy().clip(0, 1)
 
     def searches_of_row(
         self, inputs: Inputs, original: Prediction, kind: type[Sampler], limits: Limits

@@ -243,6 +243,12 @@ class BestSampler(Sampler):
             number, free = candidates.pick(candidates.running)
             prediction, increase = self._measure(number, free)
             fine = torch.ones_like(number, dtype=torch.bool)
+        self._take(number, fine, prediction, increase, free)
+
+    def _take(
+        self, number: Tensor, fine: Tensor, prediction: Any, increase: Tensor, free: Free
+    ) -> None:
+        """Take measured models, given by the numbers of their searches, of which some count."""
         divergence = self.original[number].kl(prediction)
         better = fine & (increase <= self.problem.slack)
         better &= divergence > self.best_divergence[number]
@@ -258,6 +264,56 @@ class BestSampler(Sampler):
         everywhere = torch.ones_like(self.found)
         self._hand_over(self.original, torch.zeros_like(self.best_increase), everywhere)
         self._hand_over(self.best, self.best_increase, self.found)
+
+
+class BoundsSampler(BestSampler):
+    """How small and how large each probability is among the models that are cheap enough.
+
+    Natural search takes few steps. Between a model that is cheap enough and the next one that is
+    not, the cost is taken to rise with the square of the way, and probabilities evenly.
+    """
+
+    # The largest loss increase of a model that counts.
+    bound: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.lower = self.upper = self._last = self.original.expected()
+        self._last_root = torch.zeros_like(self.rival_increase)
+
+    def _take(
+        self,
+        number: Tensor,
+        fine: Tensor,
+        prediction: Any,
+        increase: Tensor,
+        free: Free,  # noqa: ARG002
+    ) -> None:
+        proba, root = prediction.expected().to(self.lower), increase.clamp(min=0).sqrt()
+        last, last_root = self._last[number], self._last_root[number]
+        largest = self.bound**0.5
+        within = fine & (root <= largest)
+        if self.steps.measures_all:
+            crosses = fine & (root > largest) & (last_root <= largest)
+            part = torch.where(crosses, (largest - last_root) / (root - last_root), 1.0)
+            counted = torch.lerp(last, proba, part[:, None].to(last))
+            within = within | crosses
+        else:
+            counted = proba
+        counts = within[:, None]
+        lower, upper = self.lower[number], self.upper[number]
+        lower = torch.where(counts, torch.minimum(lower, counted), lower)
+        upper = torch.where(counts, torch.maximum(upper, counted), upper)
+        self.lower = self.lower.index_copy(0, number, lower)
+        self.upper = self.upper.index_copy(0, number, upper)
+        moved = torch.where(fine[:, None], proba, last)
+        self._last = self._last.index_copy(0, number, moved)
+        self._last_root = self._last_root.index_copy(
+            0, number, torch.where(fine, root, last_root).to(self._last_root)
+        )
+
+    def finish(self) -> None:
+        """Hand over nothing: only the bounds are wanted."""
 
 
 class GaussianSampler(BestSampler):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from numbers import Integral, Real
@@ -12,9 +12,10 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted
 
 from .._network.free import FreeNetwork
-from .._network.limits import computing
+from .._network.limits import Limits, computing
 from .._posterior.progress import tracked
 from .._posterior.results import RowResults, SearchDiagnostics
 from .._search.adversarial import AdversarialModels, adversarial_models
@@ -271,18 +272,26 @@ class AdversarialSearch(WeightChanging):
         >>> bool(cost[0, 0] == 0 and cost[0, 1] < cost[0, 2])
         True
         """
+        check_is_fitted(self)
+        models = self._fitted.models
+        return self._searched(X, models.prices, np.zeros(models.problem.targets.n_answers))
+
+    def _searched(
+        self, X: Any, search: Callable[[Any, Any, Limits], np.ndarray], of_lost: np.ndarray
+    ) -> np.ndarray:
+        """Return what searches tell about rows, some at a time, or what is said of lost ones."""
         inputs, models = self._check_inputs(X), self._fitted.models
         limits = self._question(inputs).limits
         original, lost = self._fitted.predict(inputs)
         warn_about_lost_rows(lost)
-        prices = np.zeros((len(inputs), models.problem.targets.n_answers))
+        found = np.repeat(of_lost[None], len(inputs), axis=0)
         if lost.all():
-            return prices
+            return found
         fine = torch.as_tensor(np.flatnonzero(~lost), device=inputs.device)
         chunks = fine.split(models.rows_at_once(inputs, replace(limits, n_workers=1)))
         for rows in self._tracked(chunks, len(chunks), "chunk"):
-            prices[rows.cpu().numpy()] = models.prices(inputs[rows], original[rows], limits)
-        return prices
+            found[rows.cpu().numpy()] = search(inputs[rows], original[rows], limits)
+        return found
 
     @computing()
     def search_traces(self, x: Any) -> list[list[dict[str, Any]]]:

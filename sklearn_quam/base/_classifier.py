@@ -133,13 +133,13 @@ class BaseUncertaintyClassifier(ClassifierMixin, BaseUncertaintyEstimator):
         """Predict which labels each row may have.
 
         A set holds the most probable labels, as many as it takes, by the average of all plausible
-        models in either ``setting``: where models disagree, sets are large. QUAM's rivals count
-        here as they count for its uncertainties, not as in ``predict_proba``. If held-out rows were
-        passed to ``fit`` as ``X_val`` and ``y_val``, how many it takes is chosen such that sets
-        hold what they promise, by split conformal prediction: the label of a new row that is drawn
-        like these is in its set with a probability of at least ``coverage``, whatever network and
-        method; on average over rows, and over draws of the held-out ones. Without them, a set has a
-        probability of ``coverage`` by the models' own account, and nothing is promised.
+        models that ``predict_proba`` has in ``setting="expected"``, whatever the setting: where
+        models disagree, sets are large. If held-out rows were passed to ``fit`` as ``X_val`` and
+        ``y_val``, how many it takes is chosen such that sets hold what they promise, by split
+        conformal prediction: the label of a new row that is drawn like these is in its set with a
+        probability of at least ``coverage``, whatever network and method; on average over rows, and
+        over draws of the held-out ones. Without them, a set has a probability of ``coverage`` by
+        the models' own account, and nothing is promised.
 
         Parameters
         ----------

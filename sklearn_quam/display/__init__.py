@@ -1,5 +1,6 @@
 """Pictures of uncertainty, after scikit-learn's displays. Drawing needs matplotlib."""
 
+from ._bounds import ProbabilityBoundsDisplay
 from ._map import UncertaintyMapDisplay
 from ._regression import RegressionUncertaintyDisplay
 from ._samples import UncertainSamplesDisplay
@@ -9,6 +10,7 @@ from ._simplex import SimplexDisplay
 
 __all__ = [
     "AccuracyRejectionDisplay",
+    "ProbabilityBoundsDisplay",
     "RegressionUncertaintyDisplay",
     "SearchTraceDisplay",
     "SimplexDisplay",

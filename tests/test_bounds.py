@@ -1,0 +1,146 @@
+"""Bounds of probabilities over all plausible models that QUAM finds."""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from sklearn_quam import PenaltySearch, QUAMClassifier, ReferenceClassifier
+from sklearn_quam.display import ProbabilityBoundsDisplay
+from sklearn_quam.exceptions import BeyondRangeWarning
+
+from .networks import BINARY, LABELS, X64, X_NEW, X, dense, train
+
+SEARCHES = {"natural": "natural", "linear": "linear", "penalty": PenaltySearch(n_steps=20)}
+FITTED = {}
+
+
+def fitted(name):
+    if name not in FITTED:
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            net = train(dense(), X, LABELS)
+        FITTED[name] = QUAMClassifier(net, search=SEARCHES[name], random_state=0).fit(X, LABELS)
+    return FITTED[name]
+
+
+@settings(deadline=None, max_examples=15)
+@given(st.sampled_from(sorted(SEARCHES)), st.floats(0, 50), st.floats(0, 50))
+def test_bounds_hold_the_given_network_and_widen_with_the_slack(name, first, second):
+    est, rows = fitted(name), X_NEW[:4]
+    proba = est.predict_proba(rows)
+    (low, high), (lower, upper) = (
+        est.predict_proba_bounds(rows, slack) for slack in sorted([first, second])
+    )
+    assert low.shape == high.shape == proba.shape
+    assert ((lower >= 0) & (upper <= 1)).all()
+    # The widest hold the others, and these the given network, which may run in single precision.
+    assert (lower <= low).all()
+    assert (low <= proba + 1e-6).all()
+    assert (proba <= high + 1e-6).all()
+    assert (high <= upper).all()
+
+
+@pytest.mark.parametrize("name", ["natural", "linear"])
+def test_without_slack_there_is_the_given_network_alone(name):
+    est = fitted(name)
+    for bound in est.predict_proba_bounds(X_NEW[:4], 0):
+        np.testing.assert_allclose(bound, est.predict_proba(X_NEW[:4]), atol=1e-6)
+
+
+def test_bounds_hold_the_averages_of_models_within_the_slack():
+    est = fitted("penalty")
+    lower, upper = est.predict_proba_bounds(X_NEW[:3])
+    for row, models in enumerate(est.adversarial_models(X_NEW[:3])):
+        for model in models:
+            if model["feasible"]:
+                assert (model["prediction"] >= lower[row] - 1e-6).all()
+                assert (model["prediction"] <= upper[row] + 1e-6).all()
+    assert (upper - lower).max() > 0.1
+
+
+def test_bounds_of_a_linear_model_in_closed_form():
+    """Near the optimum a cost of s nats allows a log-odds ratio of sqrt(2 s v) to both sides."""
+    net = LogisticRegression(C=1.0).fit(X64, BINARY)
+    est = QUAMClassifier(net, search="natural").fit(X64, BINARY)
+    est.set_params(search__damping=1e-9, search__n_steps=40, search__n_rows=60).fit(X64, BINARY)
+    p = net.predict_proba(X64)[:, 1]
+    design = np.c_[X64, np.ones(60)]
+    covariance = np.linalg.inv(design.T @ (design * (p * (1 - p))[:, None]))
+    rows, slack = X64[:6], 0.01
+    design = np.c_[rows, np.ones(6)]
+    shift = np.sqrt(2 * slack * np.einsum("ni,ij,nj->n", design, covariance, design))
+    lower, upper = est.predict_proba_bounds(rows, slack)
+    log_odds = net.decision_function(rows)
+    # All that a search finds is possible. It is not all: the network was trained with a penalty, so
+    # that its labels make some models that are possible by their curvature cost a little more.
+    for sign, bound in ((1, upper[:, 1]), (-1, lower[:, 1])):
+        part_of_way = sign * (np.log(bound / (1 - bound)) - log_odds) / shift
+        assert (part_of_way < 1.02).all()
+        assert (part_of_way > 0.4).all()
+    np.testing.assert_allclose(lower[:, 0], 1 - upper[:, 1], atol=1e-6)
+
+
+def test_a_row_does_not_depend_on_the_others():
+    est = fitted("natural")
+    together = np.array(est.predict_proba_bounds(X_NEW[:5], 2.0))
+    alone = [np.array(est.predict_proba_bounds(row[None], 2.0))[:, 0] for row in X_NEW[:5]]
+    np.testing.assert_allclose(together, np.stack(alone, axis=1), atol=1e-5)
+
+
+def test_rows_beyond_the_range_may_have_any_probability():
+    est = fitted("linear")
+    rows = np.r_[X_NEW[:1], np.full((1, 4), 1e20, np.float32)]
+    with pytest.warns(BeyondRangeWarning):
+        lower, upper = est.predict_proba_bounds(rows)
+    assert (lower[1] == 0).all()
+    assert (upper[1] == 1).all()
+    np.testing.assert_allclose(est.predict_proba_bounds(rows[:1])[0], lower[:1])
+
+
+@pytest.mark.parametrize("slack", [-1, np.nan, np.inf, "much"])
+def test_slack_that_is_none_is_refused(slack):
+    with pytest.raises(ValueError, match="pass a number of nats"):
+        fitted("linear").predict_proba_bounds(X_NEW, slack)
+
+
+def test_unfitted_is_refused():
+    with pytest.raises(NotFittedError):
+        QUAMClassifier().predict_proba_bounds(X_NEW)
+
+
+def test_display_has_a_bar_for_each_class():
+    est = fitted("natural")
+    pipe = make_pipeline(StandardScaler(with_mean=False, with_std=False), est).fit(X, LABELS)
+    shown = ProbabilityBoundsDisplay.from_estimator(pipe, X_NEW[1], slack=2.0)
+    lower, upper = est.predict_proba_bounds(X_NEW[1:2], 2.0)
+    np.testing.assert_allclose([bar.get_x() for bar in shown.bars_], lower[0], atol=1e-5)
+    right = [bar.get_x() + bar.get_width() for bar in shown.bars_]
+    np.testing.assert_allclose(right, upper[0], atol=1e-5)
+    np.testing.assert_allclose(shown.points_.get_xdata(), est.predict_proba(X_NEW[1:2])[0])
+    assert [text.get_text() for text in shown.ax_.get_yticklabels()] == ["0", "1", "2"]
+    texts = [text.get_text() for text in shown.ax_.get_legend().texts]
+    assert "all models within 2 nats" in texts
+    plt.close("all")
+
+
+def test_display_of_many_classes_shows_the_most_likely():
+    upper = np.linspace(0.1, 0.9, 30)
+    shown = ProbabilityBoundsDisplay.from_predictions(upper / 2, np.zeros(30), upper)
+    assert len(shown.bars_) == 20
+    assert shown.ax_.get_yticklabels()[0].get_text() == "10"
+    plt.close("all")
+
+
+def test_display_says_what_it_cannot_draw():
+    with pytest.raises(ValueError, match="lower is above upper"):
+        ProbabilityBoundsDisplay.from_predictions([0.5, 0.5], [0.6, 0.1], [0.5, 0.9])
+    alone = ReferenceClassifier(LogisticRegression().fit(X, LABELS)).fit(X, LABELS)
+    with pytest.raises(TypeError, match="has no predict_proba_bounds"):
+        ProbabilityBoundsDisplay.from_estimator(alone, X_NEW[0])
