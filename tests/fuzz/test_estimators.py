@@ -59,7 +59,10 @@ def a_fitted(name):
 @fuzz
 @given(
     name=st.sampled_from(sorted(estimators())),
-    ask=st.sampled_from(["predict", "predict_proba", "predict_uncertainty", "score_samples"]),
+    ask=st.sampled_from(
+        ["predict", "predict_proba", "predict_uncertainty", "score_samples"]
+        + ["predict_interval", "predict_set", "predict_proba_bounds"]
+    ),
     rows=ANYTHING,
     setting=st.sampled_from(["given", "expected"]),
 )
@@ -85,10 +88,14 @@ def test_searches_of_anything(name, ask, rows):
     name=st.sampled_from(sorted(estimators())),
     passed=ANYTHING,
     y=ANYTHING,
-    what=st.sampled_from(["X", "y", "both", "sample_weight"]),
+    what=st.sampled_from(["X", "y", "both", "sample_weight", "X_val", "y_val"]),
 )
 def test_fits_of_anything(name, passed, y, what):
     est, good_rows, good_y = estimators()[name]
+    if what in ("X_val", "y_val"):
+        held_out = {"X_val": good_rows, "y_val": good_y, what: passed}
+        calmly(lambda: est.fit(good_rows, good_y, **held_out))
+        return
     arguments = {
         "X": (passed, good_y),
         "y": (good_rows, passed),
