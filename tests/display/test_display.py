@@ -33,6 +33,7 @@ from sklearn_quam import (
 )
 from sklearn_quam.display import (
     AccuracyRejectionDisplay,
+    ProbabilityBoundsDisplay,
     RegressionUncertaintyDisplay,
     SearchTraceDisplay,
     SimplexDisplay,
@@ -161,6 +162,12 @@ def draw_simplex(ax=None, **kwargs):
     )
 
 
+def draw_bounds(ax=None, **kwargs):
+    return ProbabilityBoundsDisplay.from_predictions(
+        [0.6, 0.3, 0.1], [0.2, 0.1, 0.0], [0.9, 0.7, 0.3], labels=WORDS, slack=3.0, ax=ax, **kwargs
+    )
+
+
 def draw_traces(ax=None, **kwargs):
     steps = np.linspace(0, 1, 15)
     heights = [scale * steps for scale in (0.01, 0.5, 3.0)]
@@ -187,6 +194,7 @@ DRAWN = {
     UncertaintyHistogramDisplay: draw_histogram,
     AccuracyRejectionDisplay: draw_rejection,
     RegressionUncertaintyDisplay: draw_regression,
+    ProbabilityBoundsDisplay: draw_bounds,
     SimplexDisplay: draw_simplex,
     SearchTraceDisplay: draw_traces,
     UncertainSamplesDisplay: draw_samples,
