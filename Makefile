@@ -10,6 +10,8 @@ OUT ?= demo_output
 # Idle OpenMP threads must sleep, not spin: spinning starves whatever else runs on the machine.
 export OMP_WAIT_POLICY := PASSIVE
 export MPLBACKEND := Agg
+# A test that hangs shows where, and fails: it must not hold up all others.
+HANGS := -o faulthandler_timeout=900 -o faulthandler_exit_on_timeout=true
 
 .PHONY: demo test test-slow fuzz test-min coverage lint docs bench check-peers dist clean
 
@@ -18,12 +20,12 @@ demo: $(VENV)/.installed-plots
 
 test: export OMP_NUM_THREADS := 1
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -n 2 -m "not slow"
+	$(BIN)/python -m pytest -n 2 $(HANGS) -m "not slow"
 
 # What takes long for a single test; continuous integration runs both.
 test-slow: export OMP_NUM_THREADS := 1
 test-slow: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -n 2 -m slow tests
+	$(BIN)/python -m pytest -n 2 $(HANGS) -m slow tests
 
 # Whatever users may pass in, 1,000 cases of each kind; "make test" tries 100.
 fuzz: export OMP_NUM_THREADS := 1

@@ -96,7 +96,8 @@ class QUAMClassifier(ProbabilityBounds, BaseUncertaintyClassifier):
         ``joblib.parallel_config`` says). The result does not depend on it.
     memory_limit : int, float or str, default=None
         Memory for models that run together, in bytes or as a text such as "1GB"; None takes a
-        quarter of what is free. All workers share it.
+        quarter of what is free. All workers share it. What cannot fit is refused, with the number
+        that is needed.
     random_state : int, RandomState instance or None, default=None
         Seeds the mini-batches, the same for all rows, and the training of an unfitted estimator.
     verbose : int, default=None
@@ -304,7 +305,8 @@ class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
         ``joblib.parallel_config`` says). The result does not depend on it.
     memory_limit : int, float or str, default=None
         Memory for models that run together, in bytes or as a text such as "1GB"; None takes a
-        quarter of what is free. All workers share it.
+        quarter of what is free. All workers share it. What cannot fit is refused, with the number
+        that is needed.
     random_state : int, RandomState instance or None, default=None
         Seeds the mini-batches, the same for all rows, and the training of an unfitted estimator.
     verbose : int, default=None

@@ -16,15 +16,25 @@ ROOMS += ["base", "baselines", "quam", "metrics", "ood", "model_selection", "dis
 # place in the order of the room, and an order of its own.
 INSIDE = {
     "_storing": ["pack", "files"],
-    "_network": ["predictions", "outputs", "likelihood", "limits", "inputs", "adapters"]
+    "_network": ["predictions", "outputs", "likelihood", "limits", "memory", "inputs", "adapters"]
     + ["training", "reference", "cut", "parameters", "chain", "executors", "free"],
     "_network/inputs": ["layouts", "rows", "sources", "named"],
     "_network/adapters": ["opened", "targets", "networks"],
     "_network/cut": ["layers", "tracing", "steps", "remembered", "hooks", "split"],
     "_curvature": ["layouts", "scores", "structures", "layers", "measure", "prior"]
     + ["preconditioner", "influence"],
-    "_search": ["targets", "problem", "steps", "schedule", "penalty", "natural", "run", "sampling"]
-    + ["profile", "adversarial", "traces"],
+    "_search": [
+        "needs",
+        "targets",
+        "problem",
+        "steps",
+        "schedule",
+        "penalty",
+        "natural",
+        "run",
+        "sampling",
+    ]
+    + ["sampling", "profile", "adversarial", "traces"],
     "_search/natural": ["path", "chains", "general", "linear", "arguments"],
     "_posterior": ["measures", "results", "estimate", "accumulate", "known", "lost", "fitted"]
     + ["workers", "checkpoint", "progress", "answering"],

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .._network.likelihood import Output
-from .._network.limits import accumulation_dtype, slices
+from .._network.limits import accumulation_dtype, rows_within, slices
 from .._network.reference import Rows
 from .structures import Kronecker
 
@@ -63,7 +63,11 @@ class _Recorder:
         return self
 
     def _hook(self, name: str) -> Callable[..., Tensor]:
-        def hook(_: nn.Module, args: tuple, output: Tensor) -> Tensor:
+        def hook(_: nn.Module, args: tuple, output: Any) -> Any:
+            if not isinstance(output, Tensor):
+                # Attention returns its weights, too; what it takes is all that is asked of it.
+                self.calls.append((name, args[0].detach(), args[0]))
+                return output
             if not output.requires_grad:
                 output.requires_grad_()
             self.calls.append((name, args[0].detach(), output))
@@ -127,7 +131,7 @@ def add_kronecker_moments(
     """
     layers = {name: module.get_submodule(name) for name in blocks}
     dtype = accumulation_dtype(weight.device)
-    for chunk in slices(len(weight), _ROWS_AT_ONCE):
+    for chunk in slices(len(weight), _rows_at_once(layers, module, rows, scores_and_root)):
         part, scale = tuple(values[chunk] for values in rows), weight[chunk].to(dtype)
         if len(scale) == 1:
             # Run twice: modules that squeeze their output would lose the axis of a single row.
@@ -146,6 +150,23 @@ def add_kronecker_moments(
         for name, inputs_, gradients in _by_layer(recorder, layers, by_score):
             root_scale = scale.sqrt()[:, None, None, None]
             blocks[name].add_moments(inputs_.to(dtype), gradients.to(dtype) * root_scale, scale)
+
+
+def _rows_at_once(
+    layers: dict[str, nn.Module],
+    module: nn.Module,
+    rows: Rows,
+    scores_and_root: Callable[[Output], tuple[Tensor, Tensor]],
+) -> int:
+    """Return for how many rows what goes through the layers, and comes back, can be held."""
+    few = tuple(part[:1].repeat_interleave(2, dim=0) for part in rows)
+    with _Recorder(layers) as recorder, torch.no_grad():
+        scores, root = scores_and_root(module(*few))
+    n_numbers = 0
+    for name, taken, returned in recorder.calls:
+        n_numbers += _inputs_of(layers[name], taken).numel() + root.shape[-1] * returned.numel()
+    # In single and double precision, weighted and not.
+    return min(_ROWS_AT_ONCE, rows_within(20 * n_numbers // len(scores)))
 
 
 def _by_layer(

@@ -11,13 +11,15 @@ from torch import Tensor, nn
 from .._network.cut.layers import execution_order
 from .._network.free import FreeNetwork
 from .._network.likelihood import Output
-from .._network.limits import accumulation_dtype
+from .._network.limits import accumulation_dtype, rows_within
 from .._network.reference import TrainingSet
 from .layers import add_kronecker_moments, has_kronecker_factors, rows_first
 from .layouts import Matrices, Vectors
 from .scores import Fisher, Head, View, WholeNetwork
 from .structures import Curvature, Diagonal, Full, Kronecker, Structure
 
+# What is made of the scores of a row while its information is added.
+_COPIES_OF_SCORES = 4
 STRUCTURES: dict[str, type[Structure]] = {"full": Full, "kron": Kronecker, "diag": Diagonal}
 
 
@@ -29,6 +31,7 @@ def measure_curvature(
     groups: Iterable[slice],
     *,
     n_columns: int | None = None,
+    decomposed: bool = True,
 ) -> Curvature:
     """Return the curvature of the loss on training rows that are given by their numbers.
 
@@ -47,6 +50,8 @@ def measure_curvature(
     n_columns : int, default=None
         Largest number of backward passes for the factors of layers: with more classes, as many are
         drawn from what the network predicts. None takes all classes.
+    decomposed : bool, default=True
+        Whether eigenvalues are needed, or sums are enough.
 
     Returns
     -------
@@ -55,7 +60,8 @@ def measure_curvature(
     """
     index = index.to(training.target.device)
     if isinstance(view, Head):
-        return _curvature_of_head(view, training, index, structure)
+        blocks = [_curvature_of_head(view, training, index, structure)]
+        return _finished(blocks, decomposed)
     blocks, by_layer = _choose_blocks(view.network, structure)
     by_rows = [block for block in blocks if block not in by_layer.values()]
     if by_rows:
@@ -67,8 +73,13 @@ def measure_curvature(
                 block.add(design, fisher)
     if by_layer:
         _add_layers(by_layer, view, training, index, n_columns)
-    for block in blocks:
-        block.finish()
+    return _finished(blocks, decomposed)
+
+
+def _finished(blocks: list[Structure], decomposed: bool) -> Curvature:
+    if decomposed:
+        for block in blocks:
+            block.finish()
     return Curvature(blocks)
 
 
@@ -81,12 +92,12 @@ def _weight(training: TrainingSet, index: Tensor) -> Tensor | None:
 
 def _curvature_of_head(
     head: Head, training: TrainingSet, index: Tensor, structure: str
-) -> Curvature:
-    scores, design = head.scores_and_design(training.rows_at(index))
+) -> Structure:
     block = STRUCTURES[structure](head.layout)
-    block.add(design, Fisher(head.likelihood, scores, _weight(training, index)))
-    block.finish()
-    return Curvature([block])
+    for rows in index.split(rows_within(_COPIES_OF_SCORES * head.bytes_per_row())):
+        scores, design = head.scores_and_design(training.rows_at(rows))
+        block.add(design, Fisher(head.likelihood, scores, _weight(training, rows)))
+    return block
 
 
 def _add_layers(

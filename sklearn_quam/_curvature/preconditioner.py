@@ -136,13 +136,33 @@ def make_preconditioner(
     index = torch.randperm(len(training), generator=generator)[:_MAX_ROWS].sort().values
     groups = slices(len(index), limits.number_that_fits(view.bytes_per_row()))
     structure = "diag" if network.free.updates else "kron"
-    curvature = measure_curvature(view, training, index, structure, groups, n_columns=_MAX_COLUMNS)
+    _refuse_large_factors(network, structure, limits)
+    curvature = measure_curvature(
+        view, training, index, structure, groups, n_columns=_MAX_COLUMNS, decomposed=False
+    )
     # Each of the rows that were looked at stands for several.
     share = n_training_rows / len(index)
     like = next(iter(network.free.start.values()))
     return Preconditioner(
         tuple(_inverse(block, precision, share, like) for block in curvature.blocks)
     )
+
+
+def _refuse_large_factors(network: FreeNetwork, structure: str, limits: Limits) -> None:
+    """Raise an error where the factors of wide layers are larger than what may be used."""
+    if structure == "diag":
+        return
+    sizes = [n for p in network.free.start.values() if p.ndim > 1 for n in (len(p), p[0].numel())]
+    squares = [8 * size**2 for size in sizes]
+    # All factors, two copies of one while it is inverted, and the inverses in single precision.
+    needed = sum(squares) * 3 // 2 + 2 * max(squares, default=0)
+    if needed > limits.memory:
+        raise ValueError(
+            f"The curvature of what is searched needs {needed / 1e6:.1f} MB, more than the "
+            f"memory_limit of {limits.memory / 1e6:.1f} MB: a searched layer has "
+            f"{max(sizes)} inputs or outputs. Pass a larger memory_limit, parameters= without "
+            "the widest layer, or search='penalty'."
+        )
 
 
 def _inverse(

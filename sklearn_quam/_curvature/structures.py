@@ -93,6 +93,17 @@ def _eigen(matrix: Tensor) -> tuple[Tensor, Tensor]:
     return values.clamp(min=0), vectors
 
 
+def _inverse(matrix: Tensor, share: float) -> Tensor:
+    """Return the inverse of a matrix of squares, to whose diagonal some is added."""
+    shifted = matrix.clone()
+    shifted.diagonal().add_(share)
+    root, failed = torch.linalg.cholesky_ex(shifted)
+    if not failed:
+        return torch.cholesky_inverse(root)
+    values, basis = _eigen(matrix)
+    return (basis / (values + share)) @ basis.T
+
+
 # -- structures ----------------------------------------------------------------------------
 
 
@@ -278,18 +289,15 @@ class Kronecker(Structure[Matrices]):
         """Return inverses of both factors, of inputs and outputs, with a share of a precision each.
 
         The product of the shares is the precision, and each is in proportion to the mean eigenvalue
-        of its factor: the inverse stays a Kronecker product, which that of the sum is not.
+        of its factor: the inverse stays a Kronecker product, which that of the sum is not. The
+        factors must not be decomposed yet, and are used up.
         """
-        means = [max(float(values.mean()), 1e-30) for values in (self._inputs, self._outputs)]
+        factors = self._inputs / (self._total or 1.0), self._outputs
+        self._inputs = self._outputs = None
+        means = [max(float(factor.diagonal().mean()), 1e-30) for factor in factors]
         ratio = math.sqrt(means[0] / means[1])
-        inverses = [
-            (basis / (values + share)) @ basis.T
-            for values, basis, share in (
-                (self._inputs, self._input_basis, math.sqrt(precision) * ratio),
-                (self._outputs, self._output_basis, math.sqrt(precision) / ratio),
-            )
-        ]
-        return inverses[0], inverses[1]
+        root = math.sqrt(precision)
+        return _inverse(factors[0], root * ratio), _inverse(factors[1], root / ratio)
 
     @property
     def eigenvalues(self) -> Tensor:  # type: ignore[override]

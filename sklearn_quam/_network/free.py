@@ -268,7 +268,7 @@ def probe_rows(inputs: Inputs | StoredRows) -> Inputs:
     few = [part.clone() for part in inputs[:_PROBE_ROWS].parts]
     missing = -(-_PROBE_ROWS // len(few[0]))
     repeated = (part.repeat(missing, *[1] * (part.ndim - 1)) for part in few)
-    return Inputs(tuple(part[:_PROBE_ROWS] for part in repeated))
+    return Inputs(tuple(part[:_PROBE_ROWS] for part in repeated), inputs.bytes_per_row)
 
 
 def draw_batches(

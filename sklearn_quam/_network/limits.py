@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,9 @@ _DEFAULT_SHARE = 0.25
 _FALLBACK = 10**9
 # Results of one pass that are larger than this leave the caches of a CPU.
 _MAX_BYTES_ON_CPU = 2**26
+# What a pass over training rows may take, and its share of a limit: other things are held besides.
+_bytes_of_a_pass = ContextVar("bytes_of_a_pass", default=2**25)
+_PASSES_IN_MEMORY = 8
 # Rows of one forward pass, so that its inputs take a few megabytes whatever their shape.
 _MAX_ROWS = 1024
 _MAX_ELEMENTS = 2**20
@@ -45,6 +49,11 @@ class Limits:
     device: torch.device
     n_workers: int = 1
     at_once: int = sys.maxsize
+
+    @property
+    def for_each_worker(self) -> int:
+        """Bytes that each worker may use."""
+        return self.memory // self.n_workers
 
     def number_that_fits(self, bytes_each: int) -> int:
         """Return how many things of a size fit, and are still worth running together."""
@@ -123,9 +132,30 @@ def slices(n_rows: int, size: int) -> Iterator[slice]:
         yield slice(start, start + size)
 
 
+@contextmanager
+def short_passes(limit: int | float | str | None) -> Iterator[None]:
+    """Let a pass over some rows take a small share of a memory limit, if there is one."""
+    if limit is None:
+        yield
+        return
+    share = memory_in_bytes(limit, torch.device("cpu")) // _PASSES_IN_MEMORY
+    token = _bytes_of_a_pass.set(min(share, _bytes_of_a_pass.get()))
+    try:
+        yield
+    finally:
+        _bytes_of_a_pass.reset(token)
+
+
+def rows_within(bytes_per_row: int) -> int:
+    """Return how many rows are worth working on together: what leaves the caches gains nothing."""
+    return max(1, _bytes_of_a_pass.get() // max(1, bytes_per_row))
+
+
 def rows_at_once(inputs: Any) -> int:
     """Return how many rows of this kind fit one forward pass."""
-    return max(1, min(_MAX_ROWS, _MAX_ELEMENTS // max(1, inputs[:1].numel())))
+    # Tensors are no inputs of a network, and have no such number.
+    within = rows_within(getattr(inputs, "bytes_per_row", 0))
+    return max(1, min(_MAX_ROWS, _MAX_ELEMENTS // max(1, inputs[:1].numel()), within))
 
 
 def batches(inputs: Any) -> Iterator[slice]:

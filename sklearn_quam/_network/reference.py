@@ -36,7 +36,8 @@ from .likelihood import (
     Output,
     infer_link,
 )
-from .limits import batches
+from .limits import batches, is_out_of_memory
+from .memory import peak_bytes
 from .outputs import InvalidOutputError, picked, returned
 from .predictions import Prediction, from_arrays, to_arrays
 
@@ -67,6 +68,8 @@ class ReferenceModel:
         Whether it takes rows of any number of dimensions, or only vectors.
     threshold : float
         Probability of the second class above which a binary classifier predicts it.
+    bytes_per_row : int
+        Memory that the network needs for a row.
     """
 
     module: nn.Module
@@ -77,6 +80,7 @@ class ReferenceModel:
     device: torch.device
     any_ndim: bool = True
     threshold: float = 0.5
+    bytes_per_row: int = 0
 
     @property
     def dtype(self) -> torch.dtype:
@@ -102,7 +106,8 @@ class ReferenceModel:
         StoredRows
             The same rows in the network's types, on its device.
         """
-        return StoredRows(_in_order(source, self.input_names), self.input_dtypes, self.device)
+        ordered = _in_order(source, self.input_names)
+        return StoredRows(ordered, self.input_dtypes, self.device, self.bytes_per_row)
 
     def predict(self, inputs: Inputs | StoredRows) -> Prediction:
         """Return the prediction for some rows, computed in batches.
@@ -126,6 +131,8 @@ class ReferenceModel:
         try:
             output = self.module(*rows.parts)
         except Exception as error:
+            if is_out_of_memory(error):
+                raise
             raise cannot_process(inputs, error) from error
         prediction = self.likelihood.prediction(output)
         if len(prediction) != len(rows):
@@ -277,6 +284,9 @@ def build_reference(
         module, likelihood, transformers, dtypes, names, target, is_torch(final), threshold
     )
     rows = reference.inputs(StoredArrays(probe, names))[:]
+    with torch.no_grad():
+        needed = peak_bytes(lambda: module(*rows.parts)) // len(rows)
+    reference = replace(reference, bytes_per_row=needed)
     _check_rows(reference, rows, given)
     return reference, network, likelihood.n_outputs(given)
 

@@ -175,7 +175,9 @@ class FittedMethod:
             return self.results(inputs, question), limits
         except Exception as error:
             if is_out_of_memory(error):
-                smaller = getattr(self.models, "smaller_limits", lambda _: None)(limits)
+                smaller = getattr(self.models, "smaller_limits", lambda *_: None)(
+                    len(inputs), limits
+                )
                 if smaller is None:
                     raise
                 limits = smaller

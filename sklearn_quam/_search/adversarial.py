@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
@@ -11,14 +11,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .._network.executors import ChainExecutor
 from .._network.free import FreeNetwork
 from .._network.inputs.rows import Inputs, StoredRows
 from .._network.limits import Limits
 from .._network.predictions import Gaussian, Prediction
 from .._network.reference import ReferenceModel, TrainingSet
+from .needs import NOTHING, Needs
 from .problem import Problem
 from .profile import choose_sampler
-from .run import Candidates, Visit, run_searches
+from .run import Reporter, run_searches
 from .sampling import Accumulator, BoundsSampler, Sampler
 from .steps import Steps
 from .targets import Targets
@@ -27,6 +29,7 @@ from .targets import Targets
 _MAX_EVALUATION_ROWS = 1024
 # Training rows that tell how much doubt is usual.
 _MAX_SCREENED = 2000
+_SCREENED_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
@@ -45,8 +48,8 @@ class AdversarialModels:
         Scale of loss increases.
     forecast_temperature : float or None
         Scale of loss increases for the average that predicts; None where it is the same.
-    bytes_per_search : int
-        Memory that one more search needs.
+    needs : Needs
+        Memory that searches were measured to need.
     exact : ReferenceModel or None
         The given network in double precision, where searches are more exact than it is.
     screen : Screen or None
@@ -58,7 +61,7 @@ class AdversarialModels:
     sampling: str
     temperature: float
     forecast_temperature: float | None
-    bytes_per_search: int
+    needs: Needs = NOTHING
     exact: ReferenceModel | None = None
     screen: Screen | None = None
 
@@ -69,21 +72,39 @@ class AdversarialModels:
 
     # -- how much at once ------------------------------------------------------------------
 
-    def _searches_at_once(self, limits: Limits) -> int:
-        """Return how many searches fit the memory limit, which all workers share."""
-        number = max(1, limits.memory // limits.n_workers // self.bytes_per_search)
-        if limits.device.type == "cpu":
-            number = min(number, self.steps.at_once_on_cpu)
-        return min(number, limits.at_once)
+    def most(self, limits: Limits) -> int:
+        """Return how many searches may run together, however much memory there is."""
+        on_cpu = limits.device.type == "cpu"
+        return min(limits.at_once, self.steps.at_once_on_cpu) if on_cpu else limits.at_once
 
-    def smaller_limits(self, limits: Limits) -> Limits | None:
+    def smaller_limits(self, n_rows: int, limits: Limits) -> Limits | None:
         """Return limits for half as many searches, or None where one was too many."""
-        at_once = self._searches_at_once(limits) // 2
+        at_once = n_rows * self._targets_at_once(n_rows, limits) // 2
         return replace(limits, at_once=at_once) if at_once else None
 
     def rows_at_once(self, inputs: Inputs | StoredRows, limits: Limits) -> int:  # noqa: ARG002
         """Return how many rows are searched together, with all their targets."""
-        return max(1, self._searches_at_once(limits) // self.problem.targets.count)
+        self.needs.refuse_too_little(limits)
+        return self.needs.rows_that_fit(limits, self.problem.targets.count, self.most(limits))
+
+    def _targets_at_once(self, n_rows: int, limits: Limits) -> int:
+        """Return how many targets of some rows are searched for together."""
+        count = self.problem.targets.count
+        return self.needs.targets_that_fit(limits, n_rows, count, self.most(limits))
+
+    def for_trial(self) -> AdversarialModels:
+        """Return the same with few steps and searches, to find out how much these need."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values |= {"steps": self.steps.shortened(), "needs": NOTHING, "screen": None}
+        return _Trial(**values)
+
+    def in_smaller_pieces(self) -> AdversarialModels | None:
+        """Return the same with half as many training rows at once, if a search can be cut so."""
+        problem = self.problem
+        rows = min(problem.rows_at_once, self.steps.rows_at_once)
+        if rows == 1 or isinstance(problem.network.executor, ChainExecutor):
+            return None
+        return replace(self, problem=replace(problem, rows_at_once=-(-rows // 2)))
 
     # -- searching -------------------------------------------------------------------------
 
@@ -190,8 +211,7 @@ class AdversarialModels:
     def _target_groups(self, original: Any, limits: Limits) -> Iterator[Tensor]:
         """Yield targets (n_rows, n_targets), as many together as memory allows."""
         targets = self.problem.targets.choose(original)
-        size = max(1, self._searches_at_once(limits) // len(original))
-        yield from targets.split(size, dim=1)
+        yield from targets.split(self._targets_at_once(len(original), limits), dim=1)
 
     def _search(
         self,
@@ -221,7 +241,7 @@ class AdversarialModels:
             self.temperature,
             self.forecast_temperature,
         )
-        watcher = sampler if report is None else _Reporter(sampler, report, self.steps.n_steps)
+        watcher = sampler if report is None else Reporter(sampler, report, self.steps.n_steps)
         run_searches(problem, self.steps, query, repeated, target, n_targets, watcher)
         sampler.finish()
         return sampler
@@ -255,6 +275,13 @@ class AdversarialModels:
         }
 
 
+class _Trial(AdversarialModels):
+    """Searches for the first targets only: as many as may run together."""
+
+    def _target_groups(self, original: Any, limits: Limits) -> Iterator[Tensor]:
+        yield next(super()._target_groups(original, limits))
+
+
 @dataclass(frozen=True)
 class Screen:
     """Tells doubtful rows from others by a search that is cheaper.
@@ -279,24 +306,6 @@ class Screen:
         counts = np.isfinite(prices) & ~own
         logs = np.log(np.where(counts, prices, 1.0).clip(min=np.finfo(float).tiny))
         return -logs.sum(axis=1) / counts.sum(axis=1).clip(min=1)
-
-
-@dataclass
-class _Reporter:
-    """Tells how far searches have got, and hands on what it is told."""
-
-    watcher: Sampler
-    report: Callable[[float], None]
-    n_steps: int
-
-    def on_visit(self, visit: Visit) -> None:
-        """Take the models of every step."""
-        self.watcher.on_visit(visit)
-        self.report(visit.step / max(1, self.n_steps))
-
-    def on_candidates(self, candidates: Candidates) -> None:
-        """Take models to look at closely."""
-        self.watcher.on_candidates(candidates)
 
 
 def _report(report: Callable[[float], None], number: int, count: int, share: float) -> None:
@@ -336,22 +345,19 @@ def _make_screen(
 ) -> Screen:
     """Return a screen whose threshold a share of the training rows exceeds."""
     problem, limits = models.problem, prepared["limits"]
-    network = problem.network
     steps = search._steps(problem, generator, limits)
     # Linear search underrates what rivals cost; its posterior has a temperature of one nat.
     cheap = replace(
         models,
         steps=steps,
         temperature=1.0 / problem.n_training_rows,
-        bytes_per_search=steps.bytes_per_search(problem, network.at_cut(network.probe)),
     )
     screen = Screen(cheap, 0.0)
     inputs, original = prepared["inputs"], prepared["original"]
     chosen = torch.randperm(len(inputs), generator=generator)[:_MAX_SCREENED]
-    size = cheap.rows_at_once(inputs, limits)
     doubts = [
         screen.doubt(inputs[rows], original[rows], limits)
-        for rows in chosen.to(inputs.device).split(size)
+        for rows in chosen.to(inputs.device).split(_SCREENED_AT_ONCE)
     ]
     return replace(screen, threshold=float(np.quantile(np.concatenate(doubts), 1 - share)))
 
@@ -421,12 +427,11 @@ def adversarial_models(
     is_double = problem.training.losses.dtype == torch.float64
     exact = reference if is_double else None
     models = AdversarialModels(
-        problem, steps, sampling, temperature, forecast_temperature, 1, exact
+        problem, steps, sampling, temperature, forecast_temperature, exact=exact
     )
     if not (steps.measures_all or models._sampler.needs_expected_increase):
         problem = replace(problem, original_on_training=None)
-    needed = steps.bytes_per_search(problem, network.at_cut(network.probe))
-    models = replace(models, problem=problem, bytes_per_search=needed)
+    models = replace(models, problem=problem)
     screening = getattr(search, "_screening", lambda: None)()
     if screening is None:
         return models

@@ -26,8 +26,8 @@ _LEARNING_RATE_OF_ONE_INPUT = 0.1
 _LEARNING_RATE_OF_ONE_LAYER = 0.005
 # The size of the first displacement of an untargeted search, relative to the weights.
 _PERTURBATION = 1e-3
-# For short-lived results and what an allocator cannot use again.
-_MEMORY_RESERVE = 1.25
+# Steps that tell how much memory a search needs.
+_FEW_STEPS = 1
 # What "auto" means for classes, and for real-valued outputs.
 _AUTO: dict[str, tuple[Any, Any]] = {
     "learning_rate": ("by_layer", 2e-2),
@@ -389,34 +389,9 @@ class PenaltySteps(BatchedSteps):
         """Return the free parameters of some of the models."""
         return {name: value.detach()[index] for name, value in state.free.items()}
 
-    def bytes_per_search(self, problem: Problem, query: Rows) -> int:
-        """Return the memory for parameters, gradients, moments, and what the backward pass keeps.
-
-        Parameters
-        ----------
-        problem : Problem
-            What the searches have in common.
-        query : tuple of Tensor of shape (n_rows, ...)
-            Values at the cut of some rows.
-
-        Returns
-        -------
-        int
-            Bytes.
-        """
-        network, few = problem.network, tuple(rows[:2] for rows in query)
-        free = {
-            name: start.expand(len(few[0]), *start.shape).clone().requires_grad_()
-            for name, start in network.free.start.items()
-        }
-        rows = problem.training.rows_at(self.batches[0])
-        values = network.executor.bytes_per_model(network.free.weights(free), rows, few)
-        start = network.free.start.values()
-        parameters = sum(value.numel() * value.element_size() for value in start)
-        query_rows = sum(part[:1].numel() * part.element_size() for part in query)
-        # Values, gradients and two moments, and one spare copy while searches are moved.
-        needed = 5 * parameters + values + 2 * query_rows
-        return int(_MEMORY_RESERVE * needed)
+    def shortened(self) -> PenaltySteps:
+        """Return the same with few steps, to find out how much memory they take."""
+        return dataclasses.replace(self, batches=self.batches[: _FEW_STEPS + 1])
 
 
 def _perturbed(start: Tensor, size: float, seed: int) -> Tensor:

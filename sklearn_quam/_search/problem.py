@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from .._network.free import Free, FreeNetwork
+from .._network.limits import slices
 from .._network.predictions import Prediction
 from .._network.reference import Rows, TrainingSet
 from .targets import Targets
@@ -35,6 +39,8 @@ class Problem:
         expects itself is asked for.
     n_training_rows : int
         How many rows the network was trained on; those at hand may be a sample of them.
+    rows_at_once : int
+        Training rows that go through a model together, where memory is short.
     """
 
     network: FreeNetwork
@@ -44,6 +50,7 @@ class Problem:
     evaluation: Tensor
     original_on_training: Prediction | None = None
     n_training_rows: int = 1
+    rows_at_once: int = sys.maxsize
 
     def for_thread(self) -> Problem:
         """Return one that may be worked on beside this one."""
@@ -66,10 +73,52 @@ class Problem:
         tuple of Prediction
             For (n_models, n_rows), and for (n_models,).
         """
-        weights = self.network.free.weights(free)
-        rows = self.training.rows_at(index)
-        prediction = self.network.executor.predict(weights, rows, query)
-        return prediction[:, :-1], prediction[:, -1]
+        weights, executor = self.network.free.weights(free), self.network.executor
+        found: list[Any] = self._in_pieces(
+            lambda piece: executor.predict(weights, self.training.rows_at(index[piece]), query),
+            len(index),
+        )
+        on_training = [prediction[:, :-1] for prediction in found]
+        return found[0].cat(on_training, dim=1), found[0][:, -1]
+
+    def predict_each(self, free: Free, index: Tensor) -> Any:
+        """Return what each model predicts for training rows of its own.
+
+        Parameters
+        ----------
+        free : dict of Tensor of shape (n_models, ...)
+            Free parameters.
+        index : Tensor of shape (n_models, n_rows)
+            Numbers of the training rows.
+
+        Returns
+        -------
+        Prediction
+            For (n_models, n_rows).
+        """
+        weights, executor = self.network.free.weights(free), self.network.executor
+
+        def run(piece: slice) -> Any:
+            numbers = index[:, piece]
+            if numbers.shape[1] == 1:
+                # Modules that squeeze their output would lose the axis of a single row.
+                numbers = numbers.expand(-1, 2)
+            predicted = executor.predict_each(weights, self.training.rows_at(numbers))
+            return predicted[:, : len(index[0, piece])]
+
+        found: list[Any] = self._in_pieces(run, index.shape[1])
+        return found[0].cat(found, dim=1)
+
+    def _in_pieces(self, run: Callable[[slice], Any], n_rows: int) -> list[Any]:
+        """Return what is found for some training rows at a time."""
+        pieces = list(slices(n_rows, self.rows_at_once))
+        if len(pieces) == 1 or not torch.is_grad_enabled():
+            return [run(piece) for piece in pieces]
+        # Gradients compute a piece once more instead of keeping what is inside the network.
+        return [
+            checkpoint(run, piece, use_reentrant=False, preserve_rng_state=False)
+            for piece in pieces
+        ]
 
     def losses(self, on_training: Any, index: Tensor) -> Tensor:
         """Return the loss of predictions for training rows, (n_models, n_rows)."""

@@ -92,6 +92,34 @@ class Watcher(Protocol):
         """Take models to look at closely, from time to time and at the end of each search."""
 
 
+@dataclass
+class Reporter:
+    """Tells how far searches have got, and hands on what it is told.
+
+    Parameters
+    ----------
+    watcher : Watcher
+        Who is told everything.
+    report : callable
+        Is told the share of the steps that is done.
+    n_steps : int
+        How many there are.
+    """
+
+    watcher: Watcher
+    report: Callable[[float], None]
+    n_steps: int
+
+    def on_visit(self, visit: Visit) -> None:
+        """Take the models of every step."""
+        self.watcher.on_visit(visit)
+        self.report(visit.step / max(1, self.n_steps))
+
+    def on_candidates(self, candidates: Candidates) -> None:
+        """Take models to look at closely."""
+        self.watcher.on_candidates(candidates)
+
+
 def run_searches(
     problem: Problem,
     steps: Steps,

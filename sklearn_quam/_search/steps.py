@@ -98,8 +98,8 @@ class Steps(Protocol):
     def free(self, problem: Problem, state: Any, index: Tensor) -> Free:
         """Return the free parameters of some of the models."""
 
-    def bytes_per_search(self, problem: Problem, query: Rows) -> int:
-        """Return the memory that one more search needs, measured on a few rows."""
+    def shortened(self) -> Any:
+        """Return the same kind with few steps, to find out how much memory it takes."""
 
 
 class Drawn(NamedTuple):

@@ -16,10 +16,12 @@ from sklearn.utils.validation import check_is_fitted
 
 from .._network.free import FreeNetwork
 from .._network.limits import Limits, computing
+from .._posterior.fitted import FittedMethod, Question
 from .._posterior.progress import tracked
 from .._posterior.results import RowResults, SearchDiagnostics
 from .._search.adversarial import AdversarialModels, adversarial_models
 from .._search.natural.arguments import LinearSearch, NaturalSearch, is_linear
+from .._search.needs import sized
 from .._search.penalty import PenaltySearch
 from .._search.targets import Targets
 from .._search.traces import found_models, search_traces
@@ -128,6 +130,12 @@ class AdversarialSearch(WeightChanging):
             models = prepare(search, sampling=self._choose_sampling(search))
         self.search_ = search
         return models
+
+    def _sized(self, fitted: FittedMethod, data: FitData) -> FittedMethod:
+        measure = getattr(self, "measure", "entropy")
+        return sized(
+            fitted, data.training.inputs, Question(self.setting, measure, self._limits(data))
+        )
 
     def _remedies(self) -> tuple[str, ...]:
         workers = "n_jobs=-1 spreads rows over all cores"

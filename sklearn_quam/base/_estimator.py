@@ -26,7 +26,13 @@ from .._network.adapters import Network, is_pretrained, split_pipeline
 from .._network.cut.remembered import RememberedRows
 from .._network.inputs.layouts import from_tensor
 from .._network.inputs.rows import StoredRows
-from .._network.limits import Limits, computing, gradients_allowed, memory_in_bytes
+from .._network.limits import (
+    Limits,
+    computing,
+    gradients_allowed,
+    memory_in_bytes,
+    short_passes,
+)
 from .._network.predictions import Prediction
 from .._network.reference import ReferenceModel, TrainingSet, build_reference, transformed
 from .._network.training import default_network, train
@@ -243,6 +249,7 @@ class BaseUncertaintyEstimator(Saved, NetworkEstimator):
 
     setting: str
     verbose: int | None
+    memory_limit: Any = None  # methods whose models are few have no such argument
 
     def _fit_models(self, fit: FitData) -> Models:
         """Return the plausible models: the one hook a method fills in.
@@ -262,13 +269,15 @@ class BaseUncertaintyEstimator(Saved, NetworkEstimator):
     @gradients_allowed()
     def _fit(self, X: Any, y: Any, sample_weight: Any, fit_params: dict, **more: Any) -> None:
         """Read network and data, and build the object that answers for rows."""
-        data = self._given(X, y, sample_weight, fit_params, **more)
-        known = known_range(data.training, data.original)
-        if not self._is_member:
-            warn_about_fit(self, data, known)
-        with computing():
-            models = self._fit_models(data)
-        self._fitted = FittedMethod(data.reference, models, known, self._diagnostics)
+        with short_passes(self.memory_limit):
+            data = self._given(X, y, sample_weight, fit_params, **more)
+            known = known_range(data.training, data.original)
+            if not self._is_member:
+                warn_about_fit(self, data, known)
+            with computing():
+                models = self._fit_models(data)
+                fitted = FittedMethod(data.reference, models, known, self._diagnostics)
+                self._fitted = self._sized(fitted, data)
         self._fitted_parameters = parameters_now(self)
         if not self._is_member and more.get("X_val") is not None:
             self._calibrate(more["X_val"], more["y_val"])
@@ -289,15 +298,18 @@ class BaseUncertaintyEstimator(Saved, NetworkEstimator):
         """Return how far off targets are, by what all plausible models predict together."""
         raise NotImplementedError
 
+    def _sized(self, fitted: FittedMethod, data: FitData) -> FittedMethod:  # noqa: ARG002
+        """Return what was fitted, knowing how much memory it needs."""
+        return fitted
+
     def _question(self, inputs: StoredRows) -> Question:
         """Return what is asked about rows, by the arguments that may change at any time."""
         device, n_workers = self._fitted.reference.device, 1
         if self._rows_in_parallel:
             n_workers = min(effective_n_jobs(getattr(self, "n_jobs", None)), len(inputs))
             refuse_multiprocessing(n_workers)
-        memory = memory_in_bytes(getattr(self, "memory_limit", None), device)
-        measure = getattr(self, "measure", "entropy")
-        return Question(self.setting, measure, Limits(memory, device, n_workers))
+        limits = Limits(memory_in_bytes(self.memory_limit, device), device, n_workers)
+        return Question(self.setting, getattr(self, "measure", "entropy"), limits)
 
     @computing()
     def _results(
@@ -314,7 +326,7 @@ class BaseUncertaintyEstimator(Saved, NetworkEstimator):
         question = replace(self._question(inputs), predictive=predictive)
         asked = self._rows_asked(X, inputs)
         options: Any = {"errors": errors, "checkpoint": checkpoint}
-        with self._progress(len(inputs)) as progress:
+        with short_passes(self.memory_limit), self._progress(len(inputs)) as progress:
             results = answer(self._fitted, asked, question, progress=progress, **options)
         return self._warned(results)
 

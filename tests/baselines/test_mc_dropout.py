@@ -443,7 +443,8 @@ def test_interruption_leaves_everything_as_it_was(error, monkeypatch):
     before, state, own = sampled(est, X_NEW), module_state(module), est._fitted.reference.module
     own_state = module_state(own)
     monkeypatch.setattr(Untraceable, "error", error())
-    with pytest.raises(error):
+    # What a network raises for every row is told by another error.
+    with pytest.raises((error, ValueError)):
         est.predict_uncertainty(X_NEW)
     monkeypatch.undo()
     values = torch.ones(4000)

@@ -41,6 +41,7 @@ NAMES = sorted(display.__all__)
 # What `from_estimator` and `from_predictions` take by position.
 ARGUMENTS = {
     "AccuracyRejectionDisplay": ([ROWS, VECTORS], [VECTORS] * 2),
+    "ProbabilityBoundsDisplay": ([ROWS], [VECTORS] * 3),
     "RegressionUncertaintyDisplay": ([ROWS, VECTORS], [VECTORS] * 4),
     "SearchTraceDisplay": ([ROWS], [MATRICES, MATRICES, VECTORS]),
     "SimplexDisplay": ([ROWS], [MATRICES, VECTORS, VECTORS]),

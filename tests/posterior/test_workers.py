@@ -55,7 +55,14 @@ def make(module, **params):
 
 def searches_at_once(est, X):
     limits = est._question(est._check_inputs(X)).limits
-    return est._fitted.models._searches_at_once(limits)
+    models = est._fitted.models
+    n_rows = models.rows_at_once(X, limits)
+    return n_rows * models._targets_at_once(n_rows, limits)
+
+
+def per_search(est):
+    """Return the memory of a single search, whatever else there is."""
+    return est._fitted.models.needs.of(1, 1)
 
 
 def assert_same(first, second):
@@ -130,7 +137,7 @@ def test_a_network_that_cannot_be_sent_says_what_to_do(data):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("limit", ["1KB", "40KB", "1GB"])
+@pytest.mark.parametrize("limit", ["60KB", "200KB", "1GB"])
 @pytest.mark.parametrize("sampling", ["trajectory", "best"])
 def test_the_memory_limit_changes_nothing_but_the_memory(data, module, limit, sampling):
     X, y = data
@@ -141,10 +148,10 @@ def test_the_memory_limit_changes_nothing_but_the_memory(data, module, limit, sa
 
 def test_searches_at_once_follow_the_memory_limit(data, module):
     X, y = data
-    one = make(module, memory_limit=1).fit(X, y)
-    assert searches_at_once(one, X) == 1
-    per_search = one._fitted.models.bytes_per_search
-    assert searches_at_once(make(module, memory_limit=5 * per_search).fit(X, y), X) == 5
+    est = make(module).fit(X, y)
+    assert searches_at_once(est.set_params(memory_limit=per_search(est)), X) == 1
+    assert searches_at_once(est.set_params(memory_limit=6 * per_search(est)), X) == 6
+    assert searches_at_once(est.set_params(memory_limit=2 * per_search(est)), X) == 2
 
 
 OUT_OF_MEMORY = [
@@ -171,15 +178,14 @@ def test_running_out_of_memory_halves_the_searches(data, module, monkeypatch, er
             raise error
         return search(problem, steps, query, original, target, n_targets, watcher)
 
-    monkeypatch.setattr(adversarial, "run_searches", limited)
     est = make(module).fit(X, y)
+    monkeypatch.setattr(adversarial, "run_searches", limited)
     assert_same(est.predict_uncertainty(X[:9]), expected)
     assert max(sizes) > 4
     assert sizes[-1] <= 4
     # What was too much for one chunk of rows is not tried again for the next.
     sizes.clear()
-    per_search = est._fitted.models.bytes_per_search
-    est.set_params(memory_limit=6 * per_search).predict_uncertainty(X[:9])
+    est.set_params(memory_limit=6 * per_search(est)).predict_uncertainty(X[:9])
     assert [size for size in sizes if size > 4] == [6]
 
 
@@ -237,9 +243,10 @@ def test_running_out_of_memory_with_a_single_search_is_an_error(data, module, mo
     def never(*_, **__):
         raise error
 
+    est = make(module).fit(X, y)
     monkeypatch.setattr(adversarial, "run_searches", never)
     with pytest.raises(type(error), match=r"memory|allocate"):
-        make(module).fit(X, y).predict_uncertainty(X[:3])
+        est.predict_uncertainty(X[:3])
 
 
 @pytest.mark.slow

@@ -483,7 +483,7 @@ def test_stored_and_sent_searches_give_the_same(search, kind, n_out, y):
     expected = est.predict_uncertainty(rows)
     again = pickle.loads(pickle.dumps(est))
     np.testing.assert_allclose(again.predict_uncertainty(rows).epistemic, expected.epistemic)
-    est.set_params(memory_limit=1)
+    est.set_params(memory_limit=est._fitted.models.needs.of(1, 1))
     np.testing.assert_allclose(
         est.predict_uncertainty(rows).epistemic, expected.epistemic, rtol=1e-6
     )

@@ -81,8 +81,8 @@ class PlainSteps:
     def free(self, problem, state, index):
         return {name: value.detach()[index] for name, value in state.free.items()}
 
-    def bytes_per_search(self, problem, query):
-        return sum(value.nbytes for value in problem.network.free.start.values())
+    def shortened(self):
+        return replace(self, n_steps=1)
 
     def _leaves(self, state):
         free = {name: value.detach().clone().requires_grad_() for name, value in state.free.items()}

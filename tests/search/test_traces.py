@@ -24,7 +24,7 @@ def network(width):
     return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, width)).double()
 
 
-@pytest.mark.parametrize("memory_limit", [None, "1KB"])
+@pytest.mark.parametrize("memory_limit", [None, "40KB"])
 def test_a_trace_gives_the_estimate_back(data, memory_limit):
     X, y = data
     options = {"n_steps": N_STEPS, "tol": 0, "random_state": 0, "memory_limit": memory_limit}

@@ -19,7 +19,7 @@ from sklearn_quam import (
 )
 from sklearn_quam.exceptions import FailedRowsWarning
 
-from .processes import finish, start, wait_until_gone
+from .processes import apart, finish, line_of, start, wait_until_gone
 from .run import X_NEW, X, Y
 
 BAD = 7.0
@@ -127,6 +127,10 @@ def deadly(tmp_path, n_jobs=2):
 
 @pytest.mark.slow
 def test_chunks_of_a_killed_worker_are_tried_again(tmp_path):
+    apart(killed_once, tmp_path)
+
+
+def killed_once(tmp_path):
     est, trap = deadly(tmp_path)
     expected = est.set_params(n_jobs=1).predict_uncertainty(some_bad(4))
     trap.touch()
@@ -148,6 +152,10 @@ class Fatal(Choosy):
 @pytest.mark.slow
 @pytest.mark.parametrize("keep", [True, False])
 def test_workers_that_are_killed_again_and_again_end_with_a_clear_error(tmp_path, keep):
+    apart(always_killed, tmp_path, keep)
+
+
+def always_killed(tmp_path, keep):
     est = QUAMClassifier(Fatal(), random_state=0, n_jobs=2).fit(X, Y)
     folder, words = (tmp_path, "kept in") if keep else (None, "not kept: pass checkpoint=")
     with pytest.raises(RuntimeError, match=rf"[0-8] of 9 rows are done.*{words}"):
@@ -174,12 +182,14 @@ def test_ctrl_c_stops_soon_and_loses_nothing(tmp_path, n_jobs):
     process = start(folder, tmp_path / "never.npy", n_jobs=n_jobs, n_steps=300, seconds=0.01)
     try:
         # The first chunk is done before there are workers.
+        end = time.monotonic() + 120
         while len(list(folder.glob("*.npz"))) < n_jobs and process.poll() is None:
+            assert time.monotonic() < end
             time.sleep(0.1)
         done = len(list(folder.glob("*.npz")))
         begin = time.monotonic()
         os.killpg(process.pid, signal.SIGINT)
-        assert process.stdout.readline() == "stopped\n"
+        assert line_of(process) == "stopped\n"
         took = time.monotonic() - begin
         process.wait(30)
         left = wait_until_gone(process, 20)
@@ -194,7 +204,13 @@ def test_ctrl_c_stops_soon_and_loses_nothing(tmp_path, n_jobs):
 
 @pytest.mark.slow
 def test_a_cluster_that_loses_a_worker_gives_the_same_numbers(tmp_path):
-    distributed = pytest.importorskip("distributed")
+    pytest.importorskip("distributed")
+    apart(cluster_that_loses_a_worker, tmp_path)
+
+
+def cluster_that_loses_a_worker(tmp_path):
+    import distributed
+
     est, trap = deadly(tmp_path)
     expected = est.set_params(n_jobs=1).predict_uncertainty(some_bad(4))
     trap.touch()

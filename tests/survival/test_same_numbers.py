@@ -58,7 +58,7 @@ ways = given(
     order=st.permutations(range(N_ROWS)),
     cuts=st.lists(st.integers(1, N_ROWS - 1), max_size=4, unique=True),
     n_jobs=st.sampled_from([1, 2, 3]),
-    memory_limit=st.sampled_from([None, "1KB", "50KB", "1MB"]),
+    memory_limit=st.sampled_from([None, "0.6MB", "2MB"]),
 )
 
 

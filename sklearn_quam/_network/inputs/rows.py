@@ -39,9 +39,12 @@ class Inputs:
     ----------
     parts : tuple of Tensor of shape (n_rows, ...)
         A tensor for each of its inputs.
+    bytes_per_row : int, default=0
+        Memory that the network needs for a row, as far as it is known.
     """
 
     parts: Rows
+    bytes_per_row: int = 0
 
     @classmethod
     def of(cls, rows: Inputs | Tensor) -> Inputs:
@@ -52,7 +55,7 @@ class Inputs:
         return len(self.parts[0])
 
     def __getitem__(self, index: Any) -> Inputs:
-        return Inputs(tuple(part[index] for part in self.parts))
+        return replace(self, parts=tuple(part[index] for part in self.parts))
 
     @property
     def device(self) -> torch.device:
@@ -70,27 +73,28 @@ class Inputs:
 
     def clone(self) -> Inputs:
         """Return copies."""
-        return Inputs(tuple(part.clone() for part in self.parts))
+        return replace(self, parts=tuple(part.clone() for part in self.parts))
 
     def at_least_two(self) -> Inputs:
         """Return a single row twice: modules that squeeze what they return would lose its axis."""
         if len(self) != 1:
             return self
-        return Inputs(tuple(part.repeat_interleave(2, dim=0) for part in self.parts))
+        return replace(self, parts=tuple(part.repeat_interleave(2, dim=0) for part in self.parts))
 
     def in_double(self) -> Inputs:
         """Return the same rows in double precision; indices stay what they are."""
-        return Inputs(tuple(as_double(part) for part in self.parts))
+        return replace(self, parts=tuple(as_double(part) for part in self.parts))
 
     def describe(self) -> str:
         """Return shapes and types of a row, to tell a user."""
         return ", ".join(f"{tuple(p.shape[1:])} given as {p.dtype}" for p in self.parts)
 
     def __getstate__(self) -> dict[str, Any]:
-        return to_arrays(self.parts)
+        return {**to_arrays(self.parts), "bytes_per_row": self.bytes_per_row}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        object.__setattr__(self, "parts", tuple(from_arrays(state)))
+        values = {"parts": tuple(from_arrays(state)), "bytes_per_row": state["bytes_per_row"]}
+        self.__dict__.update(values)
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,11 +109,14 @@ class StoredRows:
         What the network takes each of its inputs as.
     device : torch.device
         Where it runs.
+    bytes_per_row : int, default=0
+        Memory that it needs for a row, as far as it is known.
     """
 
     source: Source
     dtypes: tuple[torch.dtype, ...]
     device: torch.device
+    bytes_per_row: int = 0
 
     def __len__(self) -> int:
         return len(self.source)
@@ -124,7 +131,7 @@ class StoredRows:
             tensor = to_tensor(array, dtype, self.device)
             check_finite(tensor, array)
             tensors.append(tensor)
-        return Inputs(tuple(tensors))
+        return Inputs(tuple(tensors), self.bytes_per_row)
 
     def split(self, size: int) -> Iterator[Inputs]:
         """Yield consecutive rows, so many at a time."""

@@ -28,8 +28,6 @@ from .path import NaturalEvaluation, NaturalSteps, Witnesses
 
 # What a core of a CPU has at hand.
 _CACHE_BYTES = 2**20
-# For short-lived results and what an allocator cannot use again.
-_MEMORY_RESERVE = 1.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,18 +186,6 @@ class ChainSteps(NaturalSteps):
             if layers[number + 1].bias is not None:
                 found[f"{prefix}bias"] = state.biases[number][index].clone()
         return {name: found[name] for name in problem.network.free.start}
-
-    def bytes_per_search(self, problem: Problem, query: Rows) -> int:  # noqa: ARG002
-        """Return the memory for the layers of a search, and for what they make of rows."""
-        executor: Any = problem.network.executor
-        layers = executor.chain.layers
-        behind = sum(layer.weight.numel() + len(layer.weight) for layer in layers[1:])
-        values = sum(len(layer.weight) for layer in layers) * (self.n_rows + 1)
-        outputs = 6 * len(layers[-1].weight) * self.n_rows
-        # The kernels of all training rows are held once for each row, whatever its targets.
-        kernels = 6 * len(problem.training) // problem.targets.count
-        needed = behind + values + outputs + kernels + self.n_rows * layers[0].weight.shape[1]
-        return int(_MEMORY_RESERVE * needed * layers[0].weight.element_size())
 
     # -- forward ---------------------------------------------------------------------------
 

@@ -12,15 +12,13 @@ from ..._curvature.influence import Influence
 from ..._curvature.layers import features_of_layers
 from ..._curvature.preconditioner import Preconditioner
 from ..._network.free import Free, FreeNetwork
-from ..._network.limits import slices
+from ..._network.limits import rows_within, slices
 from ..._network.predictions import Prediction
 from ..._network.reference import Rows, TrainingSet
 from ..problem import Problem
 from ..steps import State
 from .path import NaturalEvaluation, NaturalSteps, Witnesses
 
-# For short-lived results and what an allocator cannot use again.
-_MEMORY_RESERVE = 1.5
 _ROWS_AT_ONCE = 256
 _TINY = 1e-30
 # The longest correction, in units of the natural gradient.
@@ -144,12 +142,10 @@ class GeneralSteps(NaturalSteps):
 
     def _on_witnesses(self, problem: Problem, state: GeneralState, free: Free) -> Prediction:
         """Return what models predict for training rows, (n_rows, n_targets, n_witnesses)."""
-        network, n_rows = problem.network, len(state.witnesses.index)
+        n_rows = len(state.witnesses.index)
         n_targets = len(state.target) // n_rows
         index = state.witnesses.index.repeat_interleave(n_targets, dim=0)
-        rows = problem.training.rows_at(index)
-        predicted = network.executor.predict_each(network.free.weights(free), rows)
-        return predicted.unflatten(0, (n_rows, n_targets))
+        return problem.predict_each(free, index).unflatten(0, (n_rows, n_targets))
 
     def _expected_cost(self, problem: Problem, state: GeneralState, free: Free) -> Tensor:
         """Return what models cost if the given network is right, in nats of the rows at hand."""
@@ -159,18 +155,6 @@ class GeneralSteps(NaturalSteps):
     def free(self, problem: Problem, state: GeneralState, index: Tensor) -> Free:  # noqa: ARG002
         """Return the free parameters of some of the models."""
         return {name: value.detach()[index] for name, value in state.free.items()}
-
-    def bytes_per_search(self, problem: Problem, query: Rows) -> int:
-        """Return the memory for parameters, gradients, and what the network makes of rows."""
-        network, few = problem.network, tuple(part[:2] for part in query)
-        free = leaves(
-            {name: value.expand(2, *value.shape) for name, value in network.free.start.items()}
-        )
-        rows = problem.training.rows_at(slice(0, self.n_rows))
-        values = network.executor.bytes_per_model(network.free.weights(free), rows, few)
-        parameters = sum(v.numel() * v.element_size() for v in network.free.start.values())
-        own = sum(part[:1].numel() * part.element_size() for part in rows) * self.n_rows
-        return int(_MEMORY_RESERVE * (6 * parameters + values + 2 * own))
 
 
 def general_steps(
@@ -188,7 +172,7 @@ def general_steps(
     layers = _searched_layers(network)
     parts = [
         _features(network, layers, training.rows_at(chunk))
-        for chunk in slices(len(training), _ROWS_AT_ONCE)
+        for chunk in slices(len(training), min(_ROWS_AT_ONCE, rows_within(network.bytes_per_row())))
     ]
     features = [torch.cat(layer) for layer in zip(*parts, strict=True)]
     inverses = [_inverse_moment(part) for part in features]

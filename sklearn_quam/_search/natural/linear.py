@@ -148,14 +148,9 @@ class LinearSteps:
             for name, value in free.items()
         }
 
-    def bytes_per_search(self, problem: Problem, query: Rows) -> int:
-        """Return the memory for gradients at each layer, or for a copy of the parameters."""
-        if not isinstance(self.path, ChainSteps):
-            return self.path.bytes_per_search(problem, query)
-        executor: Any = problem.network.executor
-        widths = sum(sum(layer.weight.shape) for layer in executor.chain.layers)
-        classes = len(executor.chain.layers[-1].weight)
-        return 4 * (widths + 8 * classes * N_POINTS)
+    def shortened(self) -> LinearSteps:
+        """Return the same: there are no steps."""
+        return self
 
     # -- what changes ----------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,12 +11,13 @@ from torch import Tensor
 
 from ..._curvature.influence import Influence
 from ..._network.predictions import Categorical, Prediction
-from ..._network.reference import Rows
 from ..problem import Problem
 from ..steps import Evaluation, State
 
 # For values: how far a search goes, in standard deviations of the mean in a linear model.
 _GOAL_OF_VALUES = 5.0
+# Steps that tell how much memory a search needs.
+_FEW_STEPS = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,9 +167,9 @@ class NaturalSteps:
         moves = slope > torch.finfo(slope.dtype).tiny
         return torch.where(moves, share / torch.where(moves, slope, 1.0), 0.0)
 
-    def bytes_per_search(self, problem: Problem, query: Rows) -> int:
-        """Return the memory that one more search needs."""
-        raise NotImplementedError
+    def shortened(self) -> NaturalSteps:
+        """Return the same with few steps, to find out how much memory they take."""
+        return replace(self, n_steps=min(self.n_steps, _FEW_STEPS))
 
     def keep(self, state: State, index: Tensor) -> State:
         """Return the same state: searches end together."""
