@@ -78,8 +78,7 @@ class Problem:
             lambda piece: executor.predict(weights, self.training.rows_at(index[piece]), query),
             len(index),
         )
-        on_training = [prediction[:, :-1] for prediction in found]
-        return found[0].cat(on_training, dim=1), found[0][:, -1]
+        return _joined([prediction[:, :-1] for prediction in found]), found[0][:, -1]
 
     def predict_each(self, free: Free, index: Tensor) -> Any:
         """Return what each model predicts for training rows of its own.
@@ -106,8 +105,7 @@ class Problem:
             predicted = executor.predict_each(weights, self.training.rows_at(numbers))
             return predicted[:, : len(index[0, piece])]
 
-        found: list[Any] = self._in_pieces(run, index.shape[1])
-        return found[0].cat(found, dim=1)
+        return _joined(self._in_pieces(run, index.shape[1]))
 
     def _in_pieces(self, run: Callable[[slice], Any], n_rows: int) -> list[Any]:
         """Return what is found for some training rows at a time."""
@@ -169,3 +167,8 @@ class Problem:
             change = self.losses(on_training, part) - self.training.losses[part]
             total = total + self.training.mean_loss(change, part) * len(part)
         return at_query, total / len(every)
+
+
+def _joined(pieces: list[Any]) -> Any:
+    """Return the predictions of all pieces; a single one is not copied."""
+    return pieces[0] if len(pieces) == 1 else pieces[0].cat(pieces, dim=1)

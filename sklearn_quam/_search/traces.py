@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from .._network.inputs.rows import StoredRows
-from .._network.limits import Limits
+from .._network.limits import Limits, slices
 from .._network.reference import ReferenceModel
 from .adversarial import AdversarialModels
-from .run import Visit
-from .sampling import BestSampler, Sampler
+from .run import Candidates, Visit
+from .sampling import BestSampler, Sampler, replace_rows
 
 # Training rows of one pass over all of them.
 _ROWS_AT_ONCE = 512
@@ -36,6 +36,27 @@ class _ModelKeeper(BestSampler):
             _, increase = problem.measure(self.models, self.query, _ROWS_AT_ONCE, every)
             self.best_increase = torch.where(self.found, increase, self.best_increase)
             self.found &= increase <= problem.slack
+
+
+class _RivalKeeper(BestSampler):
+    """Keeps the first model of each search that has come to another answer."""
+
+    keeps_models = True
+
+    def on_candidates(self, candidates: Candidates) -> None:
+        """Keep the models that have just come there."""
+        places = candidates.running.nonzero()[:, 0]
+        number, free = candidates.pick(candidates.running)
+        prediction: Any = candidates.evaluation.at_query
+        targets: Any = self.problem.targets
+        score = targets.score(prediction[places], self.original[number], self.target[number])
+        first = (score >= targets.level) & ~self.found[number]
+        self.found[number] |= first
+        for name, kept in self.models.items():
+            self.models[name] = replace_rows(kept, number, first, free[name])
+
+    def finish(self) -> None:
+        """Hand over nothing: the models themselves are wanted."""
 
 
 class _TraceKeeper(Sampler):
@@ -101,6 +122,41 @@ def _describe(
         "loss_increase": float(keeper.best_increase[number]),
         "feasible": bool(keeper.found[number]),
     }
+
+
+def costs_of_rivals(
+    models: AdversarialModels, reference: ReferenceModel, inputs: StoredRows, limits: Limits
+) -> dict[Any, np.ndarray]:
+    """Return what each training row pays for the first model that gives another answer for a row.
+
+    Parameters
+    ----------
+    models, reference, limits
+        See `found_models`.
+    inputs : StoredRows
+        A single row as the network takes it.
+
+    Returns
+    -------
+    dict of ndarray of shape (n_training_rows,)
+        Loss increases of the training rows, by the names of the answers that were reached and
+        that the given network does not give itself.
+    """
+    problem, row = models.problem, inputs[:1]
+    original, targets = reference.predict(row), problem.targets
+    found: dict[Any, np.ndarray] = {}
+    for keeper, number, target in models.searches_of_row(row, original, _RivalKeeper, limits):
+        own = targets.is_original(original, keeper.target[number : number + 1][None])  # type: ignore[arg-type]
+        if not keeper.found[number] or own.any():
+            continue
+        free = {name: value[number : number + 1] for name, value in keeper.models.items()}
+        parts = [
+            problem.network.losses(free, problem.training, rows)[0]
+            - problem.training.weighted(problem.training.losses[rows], rows)
+            for rows in slices(len(problem.training), _ROWS_AT_ONCE)
+        ]
+        found.setdefault(targets.name(target), torch.cat(parts).cpu().double().numpy())
+    return found
 
 
 def search_traces(

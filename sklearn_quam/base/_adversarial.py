@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -24,10 +24,13 @@ from .._search.natural.arguments import LinearSearch, NaturalSearch, is_linear
 from .._search.needs import sized
 from .._search.penalty import PenaltySearch
 from .._search.targets import Targets
-from .._search.traces import found_models, search_traces
+from .._search.traces import costs_of_rivals, found_models, search_traces
 from ._estimator import FitData
 from ._weights import WeightChanging
 from .checks.warned import refuse_lost_rows, warn_about_collapsed_weights, warn_about_lost_rows
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Ways to search that a word stands for; "auto" is natural search where it can be had.
 SEARCHES = {
@@ -300,6 +303,71 @@ class AdversarialSearch(WeightChanging):
         for rows in self._tracked(chunks, len(chunks), "chunk"):
             found[rows.cpu().numpy()] = search(inputs[rows], original[rows], limits)
         return found
+
+    @computing()
+    def explain_rival(self, x: Any, target: Any = None) -> pd.DataFrame:
+        """Return which training rows would pay for another answer.
+
+        The first model on the way of a search that gives the answer is held against the given
+        network, on every training row. Rows that lose much are the evidence against the answer:
+        look at them, ``X_train[table["row"][:5]]``, and you see what the network goes by. Rows that
+        gain are evidence for it.
+
+        Parameters
+        ----------
+        x : array-like of shape (1, ...)
+            One row like those of the training data.
+        target : object, default=None
+            The answer: a label, or "up" or "down" for regressors. None takes the cheapest one that
+            the given network does not give itself.
+
+        Returns
+        -------
+        DataFrame
+            For each training row, the one that pays most first: its number ``row`` in the X of
+            ``fit``, its ``cost`` in nats, and its ``share`` of all that is lost (negative where it
+            gains). ``table.attrs["target"]`` is the answer. Costs add up to that of the model on
+            all rows that were passed to ``fit``.
+
+        Examples
+        --------
+        >>> from sklearn.datasets import load_iris
+        >>> from sklearn.linear_model import LogisticRegression
+        >>> from sklearn_quam import QUAMClassifier
+        >>> X, y = load_iris(return_X_y=True)
+        >>> est = QUAMClassifier(LogisticRegression(max_iter=1000).fit(X, y)).fit(X, y)
+        >>> table = est.explain_rival(X[77:78])
+        >>> table.attrs["target"], bool(table["cost"][0] > 0)
+        (1, True)
+        """
+        import pandas as pd
+
+        inputs, fitted = self._check_inputs(x), self._fitted
+        if len(inputs) != 1:
+            raise ValueError(f"explain_rival takes one row at a time, not {len(inputs)}: x[:1].")
+        if self.max_training_rows is not None:
+            raise ValueError(
+                "explain_rival has to tell rows of X by their numbers, but only a sample of them "
+                "was kept: fit with max_training_rows=None."
+            )
+        refuse_lost_rows(fitted.predict(inputs)[1])
+        limits = self._question(inputs).limits
+        found = costs_of_rivals(fitted.models, fitted.reference, inputs, limits)
+        if target is None and found:
+            target = min(found, key=lambda name: found[name].sum())
+        asked = [name for name in found if np.array_equal(name, target)]
+        if not asked:
+            reached = ", ".join(map(str, found)) or "none"
+            raise ValueError(
+                f"No search has led to the answer {target!r}: it is what the network says anyway, "
+                f"is not among the targets, or is out of reach. There are models for: {reached}."
+            )
+        cost = found[asked[0]]
+        order = np.argsort(-cost, kind="stable")
+        lost = cost.clip(min=0).sum() or 1.0
+        table = pd.DataFrame({"row": order, "cost": cost[order], "share": cost[order] / lost})
+        table.attrs["target"] = asked[0]
+        return table
 
     @computing()
     def search_traces(self, x: Any) -> list[list[dict[str, Any]]]:

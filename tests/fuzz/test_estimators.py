@@ -75,7 +75,7 @@ def test_predictions_of_anything(name, ask, rows, setting):
 @fuzz
 @given(
     name=st.sampled_from(["natural", "linear", "penalty"]),
-    ask=st.sampled_from(["rival_costs", "adversarial_models", "search_traces"]),
+    ask=st.sampled_from(["rival_costs", "explain_rival", "adversarial_models", "search_traces"]),
     rows=ANYTHING,
 )
 def test_searches_of_anything(name, ask, rows):

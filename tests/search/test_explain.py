@@ -1,0 +1,102 @@
+"""Which training rows pay for another answer."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.neural_network import MLPClassifier
+from torch import nn
+
+from sklearn_quam import NaturalSearch, QUAMClassifier, QUAMRegressor
+
+from ..networks import train
+
+_rng = np.random.default_rng(0)
+X = np.concatenate([_rng.normal(size=(20, 2)) + 3 * np.array(c) for c in ((0, 0), (1, 0), (0, 1))])
+Y = np.repeat([0, 1, 2], 20)
+NEAR = np.array([[0.3, 0.1]])
+
+
+@pytest.fixture(scope="module")
+def module():
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 3)).double()
+    return train(layers, X, Y, n_epochs=60)
+
+
+def losses(model, weights=None):
+    """Return what each training row costs a model, by plain torch."""
+    model.load_state_dict(weights or model.state_dict())
+    with torch.no_grad():
+        logits = model(torch.as_tensor(X))
+        return nn.functional.cross_entropy(logits, torch.as_tensor(Y), reduction="none").numpy()
+
+
+@pytest.mark.parametrize("search", ["natural", "linear", "penalty"])
+def test_every_search_tells_who_pays(module, search):
+    est = QUAMClassifier(module, search=search, random_state=0).fit(X, Y)
+    between = np.array([[1.5, 0.1]])
+    target = 1 - est.predict(between)[0]
+    table = est.explain_rival(between, target)
+    assert table.attrs["target"] == target
+    assert sorted(table["row"]) == list(range(60))
+    assert (np.diff(table["cost"]) <= 0).all()
+    assert table["share"].clip(lower=0).sum() == pytest.approx(1)
+
+
+def test_those_who_stand_by_the_network_pay_most(module):
+    est = QUAMClassifier(module, random_state=0).fit(X, Y)
+    for target in (1, 2):
+        table = est.explain_rival(NEAR, target)
+        assert (Y[table["row"][:3]] != target).all()
+        # It is no cheaper than the price of the answer, which lies on the way to the model.
+        assert table["cost"].sum() >= est.rival_costs(NEAR)[0, target] - 1e-9
+
+
+def test_costs_are_exact():
+    torch.manual_seed(0)
+    module = train(nn.Linear(2, 3).double(), X, Y, n_epochs=60)
+    # A single step leads a linear network to the goal: there is one model only.
+    search = NaturalSearch(n_steps=1, n_rows=60)
+    est = QUAMClassifier(module, search=search, slack=1e9, random_state=0).fit(X, Y)
+    (models,) = est.adversarial_models(NEAR)
+    (model,) = [m for m in models if m["target"] == 2]
+    assert model["prediction"].argmax() == 2
+    other = nn.Linear(2, 3).double()
+    expected = losses(other, model["state_dict"]) - losses(module)
+    table = est.explain_rival(NEAR, 2)
+    np.testing.assert_allclose(table["cost"], expected[table["row"]], rtol=1e-8, atol=1e-10)
+    assert table["cost"].sum() == pytest.approx(60 * model["loss_increase"])
+
+
+def test_the_cheapest_answer_is_explained_by_default(module):
+    est = QUAMClassifier(module, random_state=0).fit(X, Y)
+    costs = {target: est.explain_rival(NEAR, target)["cost"].sum() for target in (1, 2)}
+    assert est.explain_rival(NEAR).attrs["target"] == min(costs, key=costs.get)
+
+
+def test_what_cannot_be_explained_is_said(module):
+    est = QUAMClassifier(module, random_state=0).fit(X, Y)
+    with pytest.raises(ValueError, match=r"answer 0: it is what the network says.*for: 1, 2"):
+        est.explain_rival(NEAR, 0)
+    with pytest.raises(ValueError, match="No search has led to the answer \\[1\\]"):
+        est.explain_rival(NEAR, [1])
+    with pytest.raises(ValueError, match="one row at a time, not 2"):
+        est.explain_rival(X[:2])
+    with pytest.raises(ValueError, match="max_training_rows=None"):
+        QUAMClassifier(module, max_training_rows=30).fit(X, Y).explain_rival(NEAR)
+
+
+def test_labels_may_be_words():
+    words = np.array(["ape", "bat", "cat"])[Y]
+    net = MLPClassifier((8,), max_iter=200, random_state=0).fit(X, words)
+    est = QUAMClassifier(net, random_state=0).fit(X, words)
+    assert est.explain_rival(NEAR, "bat").attrs["target"] == "bat"
+
+
+def test_regressors_explain_directions():
+    y = X[:, 0]
+    torch.manual_seed(0)
+    net = train(nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1)).double(), X, y, 60)
+    est = QUAMRegressor(net, search="natural", random_state=0).fit(X, y)
+    for direction in ("up", "down"):
+        assert est.explain_rival(NEAR, direction)["cost"].sum() > 0
