@@ -337,7 +337,7 @@ class AdversarialSearch(WeightChanging):
         >>> X, y = load_iris(return_X_y=True)
         >>> est = QUAMClassifier(LogisticRegression(max_iter=1000).fit(X, y)).fit(X, y)
         >>> table = est.explain_rival(X[77:78])
-        >>> table.attrs["target"], bool(table["cost"][0] > 0)
+        >>> int(table.attrs["target"]), bool(table["cost"][0] > 0)
         (1, True)
         """
         import pandas as pd
