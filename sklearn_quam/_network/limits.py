@@ -24,6 +24,8 @@ _MAX_BYTES_ON_CPU = 2**26
 # What a pass over training rows may take, and its share of a limit: other things are held besides.
 _bytes_of_a_pass = ContextVar("bytes_of_a_pass", default=2**25)
 _PASSES_IN_MEMORY = 8
+# How many times as much is worth it where there are no caches to stay in.
+_PASSES_OF_AN_ACCELERATOR = 32
 # Rows of one forward pass, so that its inputs take a few megabytes whatever their shape.
 _MAX_ROWS = 1024
 _MAX_ELEMENTS = 2**20
@@ -153,8 +155,10 @@ def rows_within(bytes_per_row: int) -> int:
 
 def rows_at_once(inputs: Any) -> int:
     """Return how many rows of this kind fit one forward pass."""
-    # Tensors are no inputs of a network, and have no such number.
+    # What is no input of a network has no such number, and may be no tensor.
     within = rows_within(getattr(inputs, "bytes_per_row", 0))
+    if getattr(inputs, "device", torch.device("cpu")).type != "cpu":
+        within *= _PASSES_OF_AN_ACCELERATOR
     return max(1, min(_MAX_ROWS, _MAX_ELEMENTS // max(1, inputs[:1].numel()), within))
 
 
