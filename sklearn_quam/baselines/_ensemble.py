@@ -86,7 +86,7 @@ class Ensemble(BaseUncertaintyEstimator):
     _counts_models = "n_estimators"
     # The method that judges a single member, and arguments that it shares with the ensemble.
     _member_type: ClassVar[Any]
-    _member_arguments: ClassVar[tuple[str, ...]] = ("link", "output", "device")
+    _member_arguments: ClassVar[tuple[str, ...]] = ("link", "output", "device", "measure")
 
     n_estimators: int
     estimators: Any
@@ -183,10 +183,4 @@ class Ensemble(BaseUncertaintyEstimator):
 class RegressionEnsemble(Ensemble, BaseUncertaintyRegressor):
     """Several networks for regression: each has a noise of its own."""
 
-    _member_arguments: ClassVar[tuple[str, ...]] = (
-        "link",
-        "output",
-        "device",
-        "measure",
-        "noise_variance",
-    )
+    _member_arguments = (*Ensemble._member_arguments, "noise_variance")

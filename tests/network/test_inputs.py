@@ -294,7 +294,7 @@ def test_the_network_is_cut_behind_its_inputs():
     assert est.parameter_names_ == ["head.weight", "head.bias"]
 
 
-@pytest.mark.parametrize("backend", ["threading", "loky"])
+@pytest.mark.parametrize("backend", ["threading", pytest.param("loky", marks=pytest.mark.slow)])
 def test_workers_get_several_inputs(backend, expected):
     est = fitted(PARTS, network=TwoInputs(), n_jobs=2)
     with joblib.parallel_config(backend=backend):

@@ -110,6 +110,7 @@ def test_searches_in_pieces_are_the_same(images, search):
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_corrections_in_pieces_are_the_same(images):
     net, X, _ = images
     y = X[:, 0, 0, 0]
@@ -125,7 +126,8 @@ def test_corrections_in_pieces_are_the_same(images):
 
 def test_what_cannot_fit_is_refused_with_the_number_that_can(images):
     net, X, y = images
-    est = QUAMClassifier(net, parameters="all", search="penalty", memory_limit="9KB")
+    search = PenaltySearch(n_steps=3)
+    est = QUAMClassifier(net, parameters="all", search=search, memory_limit="9KB")
     with pytest.raises(ValueError, match="a single search needs") as error:
         est.fit(X, y)
     number, unit = re.search(r"needs ([\d.]+) (\w+)\.", str(error.value)).groups()

@@ -141,6 +141,7 @@ def test_a_broken_file_is_computed_again(tmp_path, small_chunks):
     assert_identical(est.predict_uncertainty(X_NEW[:4], checkpoint=tmp_path), first)
 
 
+@pytest.mark.slow
 def test_rows_behind_a_pipeline_and_workers(tmp_path, small_chunks):
     net = make_pipeline(StandardScaler(), LogisticRegression()).fit(X, Y)
     est = QUAMClassifier(net, n_jobs=2).fit(X, Y)
@@ -176,6 +177,7 @@ def survives(tmp_path, n_kills, seed):
     assert finished < n_kills
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on(tmp_path):
     survives(tmp_path, 1, seed=1)
 
