@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .._network.free import Free, FreeNetwork
-from .._network.limits import Limits, slices
+from .._network.limits import Limits, in_units, slices
 from .._network.predictions import Prediction, from_arrays, to_arrays
 from .._network.reference import TrainingSet
 from .layouts import Matrices, Vectors
@@ -158,8 +158,8 @@ def _refuse_large_factors(network: FreeNetwork, structure: str, limits: Limits) 
     needed = sum(squares) * 3 // 2 + 2 * max(squares, default=0)
     if needed > limits.memory:
         raise ValueError(
-            f"The curvature of what is searched needs {needed / 1e6:.1f} MB, more than the "
-            f"memory_limit of {limits.memory / 1e6:.1f} MB: a searched layer has "
+            f"The curvature of what is searched needs {in_units(needed)}, more than the "
+            f"memory_limit of {in_units(limits.memory)}: a searched layer has "
             f"{max(sizes)} inputs or outputs. Pass a larger memory_limit, parameters= without "
             "the widest layer, or search='penalty'."
         )

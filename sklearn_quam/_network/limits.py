@@ -98,6 +98,14 @@ def memory_in_bytes(limit: int | float | str | None, device: torch.device) -> in
     return int(value)
 
 
+def in_units(n_bytes: int) -> str:
+    """Return a number of bytes to be read, never too small."""
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if n_bytes >= size:
+            return f"{-(-n_bytes * 10 // size) / 10:.1f} {unit}"
+    return f"{n_bytes} bytes"
+
+
 def _free_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]

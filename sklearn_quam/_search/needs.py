@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .._network.inputs.rows import StoredRows
-from .._network.limits import Limits, is_out_of_memory
+from .._network.limits import Limits, in_units, is_out_of_memory
 from .._network.memory import peak_bytes
 
 # For what single operations need for themselves, and what an allocator cannot use again.
@@ -79,14 +79,6 @@ class Needs:
 
 
 NOTHING = Needs()
-
-
-def in_units(n_bytes: int) -> str:
-    """Return a number of bytes to be read, never too small."""
-    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if n_bytes >= size:
-            return f"{-(-n_bytes * 10 // size) / 10:.1f} {unit}"
-    return f"{n_bytes} bytes"
 
 
 def sized(fitted: Any, inputs: StoredRows, question: Any) -> Any:

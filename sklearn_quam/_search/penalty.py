@@ -26,8 +26,6 @@ _LEARNING_RATE_OF_ONE_INPUT = 0.1
 _LEARNING_RATE_OF_ONE_LAYER = 0.005
 # The size of the first displacement of an untargeted search, relative to the weights.
 _PERTURBATION = 1e-3
-# Steps that tell how much memory a search needs.
-_FEW_STEPS = 1
 # What "auto" means for classes, and for real-valued outputs.
 _AUTO: dict[str, tuple[Any, Any]] = {
     "learning_rate": ("by_layer", 2e-2),
@@ -390,8 +388,8 @@ class PenaltySteps(BatchedSteps):
         return {name: value.detach()[index] for name, value in state.free.items()}
 
     def shortened(self) -> PenaltySteps:
-        """Return the same with few steps, to find out how much memory they take."""
-        return dataclasses.replace(self, batches=self.batches[: _FEW_STEPS + 1])
+        """Return the same with a single step, to find out how much memory it takes."""
+        return dataclasses.replace(self, batches=self.batches[:2])
 
 
 def _perturbed(start: Tensor, size: float, seed: int) -> Tensor:

@@ -99,7 +99,7 @@ class Steps(Protocol):
         """Return the free parameters of some of the models."""
 
     def shortened(self) -> Any:
-        """Return the same kind with few steps, to find out how much memory it takes."""
+        """Return the same kind with a single step, to find out how much memory it takes."""
 
 
 class Drawn(NamedTuple):

@@ -65,6 +65,7 @@ class AdversarialSearch(WeightChanging):
         "n_jobs": [Integral, None],
     }
 
+    measure: str
     search: Any
     targets: Any
     sampling: str
@@ -135,10 +136,8 @@ class AdversarialSearch(WeightChanging):
         return models
 
     def _sized(self, fitted: FittedMethod, data: FitData) -> FittedMethod:
-        measure = getattr(self, "measure", "entropy")
-        return sized(
-            fitted, data.training.inputs, Question(self.setting, measure, self._limits(data))
-        )
+        question = Question(self.setting, self.measure, self._limits(data))
+        return sized(fitted, data.training.inputs, question)
 
     def _remedies(self) -> tuple[str, ...]:
         workers = "n_jobs=-1 spreads rows over all cores"

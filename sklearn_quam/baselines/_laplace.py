@@ -22,7 +22,7 @@ from .._curvature.scores import Design, View, score_view
 from .._curvature.structures import Curvature, Full, ScoreSpread
 from .._network.inputs.rows import Inputs, StoredRows
 from .._network.likelihood import CategoricalLikelihood
-from .._network.limits import Limits, batches, computing, rows_at_once, slices
+from .._network.limits import Limits, batches, computing, in_units, rows_at_once, slices
 from .._network.predictions import Categorical, Prediction
 from .._posterior.accumulate import CategoricalPosterior, Posterior, make_posterior
 from .._posterior.fitted import Question
@@ -196,8 +196,8 @@ def _check_memory(n_parameters: int, limits: Limits) -> None:
     needed = Full.bytes_needed(n_parameters)
     if needed > limits.memory:
         raise ValueError(
-            f"structure='full' needs {needed / 1e9:.1f} GB for {n_parameters} parameters, more "
-            f"than the memory limit of {limits.memory / 1e9:.1f} GB. Use 'kron' or 'diag', or "
+            f"structure='full' needs {in_units(needed)} for {n_parameters} parameters, more "
+            f"than the memory limit of {in_units(limits.memory)}. Use 'kron' or 'diag', or "
             "fewer parameters."
         )
 

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from sklearn_quam import PenaltySearch, QUAMClassifier, QUAMRegressor
-from sklearn_quam._network.limits import Limits, rows_within, short_passes
+from sklearn_quam._network.limits import Limits, in_units, rows_within, short_passes
 from sklearn_quam._network.memory import peak_bytes
-from sklearn_quam._search.needs import Needs, in_units
+from sklearn_quam._search.needs import Needs
 
 CPU = torch.device("cpu")
 ROOT = Path(__file__).parents[2]

@@ -16,8 +16,6 @@ from ..steps import Evaluation, State
 
 # For values: how far a search goes, in standard deviations of the mean in a linear model.
 _GOAL_OF_VALUES = 5.0
-# Steps that tell how much memory a search needs.
-_FEW_STEPS = 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,8 +166,8 @@ class NaturalSteps:
         return torch.where(moves, share / torch.where(moves, slope, 1.0), 0.0)
 
     def shortened(self) -> NaturalSteps:
-        """Return the same with few steps, to find out how much memory they take."""
-        return replace(self, n_steps=min(self.n_steps, _FEW_STEPS))
+        """Return the same with a single step, to find out how much memory it takes."""
+        return replace(self, n_steps=1)
 
     def keep(self, state: State, index: Tensor) -> State:
         """Return the same state: searches end together."""
