@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from .._network.likelihood import Output
+from .._network.free import FreeNetwork
+from .._network.likelihood import Likelihood, Output
 from .._network.limits import accumulation_dtype, rows_within, slices
 from .._network.reference import Rows
-from .structures import Kronecker
+from .scores import Places, View, WholeNetwork
+from .structures import Curvature, Kronecker
 
 # Rows whose activations and gradients are held together.
 _ROWS_AT_ONCE = 256
@@ -63,7 +66,12 @@ class _Recorder:
         return self
 
     def _hook(self, name: str) -> Callable[..., Tensor]:
+        # Other threads may run the same module: what they do is not noted here.
+        thread = threading.get_ident()
+
         def hook(_: nn.Module, args: tuple, output: Any) -> Any:
+            if threading.get_ident() != thread:
+                return output
             if not isinstance(output, Tensor):
                 # Attention returns its weights, too; what it takes is all that is asked of it.
                 self.calls.append((name, args[0].detach(), args[0]))
@@ -139,15 +147,8 @@ def add_kronecker_moments(
             scale = scale.repeat(2) / 2
         with _Recorder(layers) as recorder, torch.enable_grad():
             scores, root = scores_and_root(module(*part))
-        outputs = [output for _, _, output in recorder.calls]
         scaled = (root.mT.to(scores.dtype) @ scores[..., None])[..., 0]
-        by_score = [
-            torch.autograd.grad(
-                scaled[:, index].sum(), outputs, retain_graph=True, materialize_grads=True
-            )
-            for index in range(scaled.shape[1])
-        ]
-        for name, inputs_, gradients in _by_layer(recorder, layers, by_score):
+        for name, inputs_, gradients in _by_layer(recorder, layers, scaled):
             root_scale = scale.sqrt()[:, None, None, None]
             blocks[name].add_moments(inputs_.to(dtype), gradients.to(dtype) * root_scale, scale)
 
@@ -170,9 +171,16 @@ def _rows_at_once(
 
 
 def _by_layer(
-    recorder: _Recorder, layers: dict[str, nn.Module], by_score: list[tuple[Tensor, ...]]
+    recorder: _Recorder, layers: dict[str, nn.Module], scores: Tensor
 ) -> Iterator[tuple[str, Tensor, Tensor]]:
     """Yield inputs and gradients of each layer; where it runs twice it has the more places."""
+    outputs = [output for _, _, output in recorder.calls]
+    by_score = [
+        torch.autograd.grad(
+            scores[:, index].sum(), outputs, retain_graph=True, materialize_grads=True
+        )
+        for index in range(scores.shape[1])
+    ]
     for name, layer in layers.items():
         calls = [i for i, (called, _, _) in enumerate(recorder.calls) if called == name]
         inputs = [_inputs_of(layer, recorder.calls[i][1]) for i in calls]
@@ -181,6 +189,91 @@ def _by_layer(
         ]
         # Zeros of a layer that changes nothing ask for gradients themselves in torch 2.5.
         yield name, torch.cat(inputs, dim=1), torch.cat(gradients, dim=2).detach()
+
+
+@dataclass(frozen=True, eq=False)
+class LayerView:
+    """A whole network whose free parameters are those of layers with Kronecker factors.
+
+    Scores are those of `WholeNetwork`. Derivatives come from one backward pass for each score,
+    which all rows share, and are kept as products.
+
+    Parameters
+    ----------
+    whole : WholeNetwork
+        How scores depend on the free parameters.
+    layers : tuple of str
+        Names of the layers.
+    n_numbers : int
+        Inputs and gradients of a row.
+    """
+
+    whole: WholeNetwork
+    layers: tuple[str, ...]
+    n_numbers: int
+
+    @property
+    def network(self) -> FreeNetwork:
+        """The network, cut where its free parameters begin."""
+        return self.whole.network
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """What the scores mean."""
+        return self.whole.likelihood
+
+    @property
+    def n_scores(self) -> int:
+        """Number of scores."""
+        return self.whole.n_scores
+
+    def scores_and_design(self, rows: Rows) -> tuple[Tensor, Places]:
+        """Return scores and their derivatives for some rows, given by their values at the cut."""
+        n_rows, dtype = len(rows[0]), accumulation_dtype(rows[0].device)
+        # A single row is run twice: modules that squeeze their values would lose its axis.
+        if n_rows == 1:
+            rows = tuple(part.repeat_interleave(2, dim=0) for part in rows)
+        module = self.network.split.rest
+        layers = {name: module.get_submodule(name) for name in self.layers}
+        with _Recorder(layers) as recorder, torch.enable_grad():
+            prediction = self.network.executor.likelihood.prediction(module(*rows))
+            scores = self.whole.scores(prediction)
+        places = {
+            name: (inputs[:n_rows].to(dtype), gradients[:n_rows].to(dtype))
+            for name, inputs, gradients in _by_layer(recorder, layers, scores)
+        }
+        return scores[:n_rows].detach().to(dtype), Places(places)
+
+    def bytes_per_row(self) -> int:
+        """Return the memory that the design of a row takes, and what is made of it."""
+        matrices = 2 * self.n_scores * self.network.free.size
+        return 8 * (4 * self.n_numbers + matrices)
+
+
+def view_by_layers(view: View, curvature: Curvature, probe: Rows) -> View | LayerView:
+    """Return a view that is faster where the curvature is one of layers, else the same one.
+
+    Parameters
+    ----------
+    view : Head or WholeNetwork
+        How scores depend on the free parameters.
+    curvature : Curvature
+        Of the loss, measured through this view.
+    probe : tuple of Tensor of shape (n_rows, ...)
+        Some rows, at the cut.
+
+    Returns
+    -------
+    Head, WholeNetwork or LayerView
+        How to look at rows.
+    """
+    blocks = [block for block in curvature.blocks if isinstance(block, Kronecker)]
+    if not isinstance(view, WholeNetwork) or len(blocks) < len(curvature.blocks):
+        return view
+    names = tuple(block.layout.layer for block in blocks)
+    found = LayerView(view, names, 0)
+    values = found.scores_and_design(tuple(part[:1] for part in probe))[1].values.values()
+    return replace(found, n_numbers=sum(part.numel() for parts in values for part in parts))
 
 
 def features_of_layers(module: nn.Module, names: Iterable[str], rows: Rows) -> list[Tensor]:

@@ -64,6 +64,18 @@ class Matrices:
             parts.append(values[self.bias][..., None])
         return torch.cat(parts, dim=-1)
 
+    @property
+    def layer(self) -> str:
+        """Name of the layer."""
+        return (self.weight or self.bias or "").rpartition(".")[0]
+
+    def inputs(self, inputs: Tensor) -> Tensor:
+        """Return what the matrix is multiplied with, of what the layer takes, (..., n_in)."""
+        parts = [inputs] * (self.weight is not None)
+        if self.bias is not None:
+            parts.append(inputs.new_ones(*inputs.shape[:-1], 1))
+        return torch.cat(parts, dim=-1)
+
     def parts(self, joint: Tensor) -> Free:
         """Return matrices as values by name."""
         values = {}

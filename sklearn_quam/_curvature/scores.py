@@ -127,6 +127,22 @@ class Jacobians:
         return layout.flatten(self.values)
 
 
+@dataclass(frozen=True, eq=False)
+class Places:
+    """Derivatives of scores by the parameters of layers, as what goes in and what comes back.
+
+    The derivative by a layer's weight is the sum over places of gradient times input.
+
+    Parameters
+    ----------
+    values : dict of tuple of Tensor
+        For each layer, by its name, its inputs (n_rows, n_places, n_in) and the derivatives of the
+        scores by its outputs (n_rows, n_scores, n_places, n_out).
+    """
+
+    values: dict[str, tuple[Tensor, Tensor]]
+
+
 Design = Features | Jacobians
 
 

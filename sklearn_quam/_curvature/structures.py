@@ -18,7 +18,7 @@ from torch import Tensor
 
 from .._network.free import Free
 from .layouts import Layout, Matrices
-from .scores import Design, Features, Fisher
+from .scores import Design, Features, Fisher, Places
 
 AnyLayout = TypeVar("AnyLayout", bound=Layout)
 
@@ -144,16 +144,16 @@ class Structure(Generic[AnyLayout]):
         """Return the log-determinant of (curvature + precision), minus that of the precision."""
         return torch.log1p(self.eigenvalues / precision).sum()
 
-    def covariance(self, design: Design, precision: float) -> Tensor:
+    def covariance(self, design: Design | Places, precision: float) -> Tensor:
         """Return the covariance of scores, (n_rows, n_scores, n_scores)."""
         raise NotImplementedError
 
-    def spread(self, design: Design, precision: float) -> ScoreSpread:
+    def spread(self, design: Design | Places, precision: float) -> ScoreSpread:
         """Return how the scores of rows spread under (curvature + precision)^-1.
 
         Parameters
         ----------
-        design : Features or Jacobians
+        design : Features, Jacobians or Places
             How the scores depend on the parameters.
         precision : float
             Prior precision.
@@ -190,8 +190,9 @@ class Full(Structure[Layout]):
         rotated = self.layout.flatten(values) @ self._vectors
         return self.layout.unflatten((rotated * scale(self.eigenvalues)) @ self._vectors.T)
 
-    def covariance(self, design: Design, precision: float) -> Tensor:
+    def covariance(self, design: Design | Places, precision: float) -> Tensor:
         """Return the covariance of scores, (n_rows, n_scores, n_scores)."""
+        assert not isinstance(design, Places)
         projected = design.times(self._vectors, self.layout)
         return (projected / (self.eigenvalues + precision)) @ projected.mT
 
@@ -219,12 +220,13 @@ class Diagonal(Structure[Layout]):
     def _scale(self, values: Free, scale: Callable[[Tensor], Tensor]) -> Free:
         return self.layout.unflatten(self.layout.flatten(values) * scale(self.eigenvalues))
 
-    def covariance(self, design: Design, precision: float) -> Tensor:
+    def covariance(self, design: Design | Places, precision: float) -> Tensor:
         """Return the covariance of scores, (n_rows, n_scores, n_scores)."""
+        assert not isinstance(design, Places)
         flat = design.dense(self.layout)
         return (flat / (self.eigenvalues + precision)) @ flat.mT
 
-    def spread(self, design: Design, precision: float) -> ScoreSpread:
+    def spread(self, design: Design | Places, precision: float) -> ScoreSpread:
         """Return how the scores of rows spread; see the base class."""
         if not isinstance(design, Features):
             return super().spread(design, precision)
@@ -271,9 +273,7 @@ class Kronecker(Structure[Matrices]):
         weight : Tensor of shape (n_rows,)
             Sample weights.
         """
-        ones = inputs.new_ones(*inputs.shape[:2], 1)
-        has_weight, has_bias = self.layout.weight is not None, self.layout.bias is not None
-        inputs = torch.cat([inputs] * has_weight + [ones] * has_bias, dim=2)
+        inputs = self.layout.inputs(inputs)
         weighted = inputs * weight[:, None, None]
         self._inputs = self._inputs + torch.einsum("nti,ntj->ij", weighted, inputs)
         moment = torch.einsum("nkta,nktb->ab", gradients, gradients)
@@ -309,15 +309,26 @@ class Kronecker(Structure[Matrices]):
         scaled = rotated * scale(self._outputs[:, None] * self._inputs)
         return self.layout.parts(self._output_basis @ scaled @ self._input_basis.T)
 
-    def covariance(self, design: Design, precision: float) -> Tensor:
+    def covariance(self, design: Design | Places, precision: float) -> Tensor:
         """Return the covariance of scores, (n_rows, n_scores, n_scores)."""
         if isinstance(design, Features):
             return self.spread(design, precision).covariance()
-        joint = self.layout.joint(design.values)
-        rotated = (self._output_basis.T @ joint @ self._input_basis).flatten(2)
+        if isinstance(design, Places):
+            inputs, gradients = design.values[self.layout.layer]
+            inputs = self.layout.inputs(inputs) @ self._input_basis
+            gradients = gradients @ self._output_basis
+            if inputs.shape[1] == 1:
+                # A product of two vectors: its square is one of squares.
+                variances = 1 / (self._inputs[:, None] * self._outputs + precision)
+                weights = (inputs[:, 0] ** 2 @ variances)[:, None]
+                return (gradients[:, :, 0] * weights) @ gradients[:, :, 0].mT
+            rotated = torch.einsum("nkto,nti->nkoi", gradients, inputs).flatten(2)
+        else:
+            joint = self.layout.joint(design.values)
+            rotated = (self._output_basis.T @ joint @ self._input_basis).flatten(2)
         return (rotated / (self.eigenvalues + precision)) @ rotated.mT
 
-    def spread(self, design: Design, precision: float) -> ScoreSpread:
+    def spread(self, design: Design | Places, precision: float) -> ScoreSpread:
         """Return how the scores of rows spread; see the base class."""
         if not isinstance(design, Features):
             return super().spread(design, precision)
@@ -357,7 +368,7 @@ class Curvature:
         """Return the log-determinant of (curvature + precision), minus that of the precision."""
         return torch.stack([block.log_det(precision) for block in self.blocks]).sum()
 
-    def spread(self, design: Design, precision: float) -> ScoreSpread:
+    def spread(self, design: Design | Places, precision: float) -> ScoreSpread:
         """Return how the scores of rows spread; see `Structure.spread`."""
         if len(self.blocks) == 1:
             return self.blocks[0].spread(design, precision)

@@ -16,9 +16,10 @@ import torch
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
+from .._curvature.layers import LayerView, view_by_layers
 from .._curvature.measure import STRUCTURES, measure_curvature
 from .._curvature.prior import GRID, Evidence
-from .._curvature.scores import Design, View, score_view
+from .._curvature.scores import Design, Places, View, score_view
 from .._curvature.structures import Curvature, Full, ScoreSpread
 from .._network.inputs.rows import Inputs, StoredRows
 from .._network.likelihood import CategoricalLikelihood
@@ -40,7 +41,7 @@ class GaussianModels:
 
     Parameters
     ----------
-    view : Head or WholeNetwork
+    view : Head, WholeNetwork or LayerView
         How scores depend on the free parameters.
     curvature : Curvature
         Of the loss at the given weights.
@@ -52,7 +53,7 @@ class GaussianModels:
         How predictions are averaged.
     """
 
-    view: View
+    view: View | LayerView
     curvature: Curvature
     precision: float
     normal: Tensor
@@ -78,7 +79,9 @@ class GaussianModels:
         self.update(posterior, scores, design, question.limits)
         return {}
 
-    def update(self, posterior: Posterior, scores: Tensor, design: Design, limits: Limits) -> None:
+    def update(
+        self, posterior: Posterior, scores: Tensor, design: Design | Places, limits: Limits
+    ) -> None:
         """Hand draws of scores to an accumulator."""
         likelihood = self.view.likelihood
         spread = self.curvature.spread(design, self.precision)
@@ -134,7 +137,8 @@ class LaplaceMethod(WeightChanging):
             precision = float(self.prior_precision)
         self.prior_precision_ = precision
         self.log_marginal_likelihood_ = evidence(precision)
-        return GaussianModels(view, curvature, precision, normal, self.predictive)
+        faster = view_by_layers(view, curvature, network.at_cut(fit.training.inputs[:1]))
+        return GaussianModels(faster, curvature, precision, normal, self.predictive)
 
     def _curvature(self, fit: FitData, view: View, index: Tensor, limits: Limits) -> Curvature:
         groups = slices(len(index), limits.number_that_fits(view.bytes_per_row()))
@@ -150,7 +154,8 @@ class LaplaceMethod(WeightChanging):
         order = torch.randperm(len(training), generator=generator)
         n_out = max(1, round(_HELD_OUT * len(order)))
         curvature = self._curvature(fit, view, order[n_out:], limits)
-        models = GaussianModels(view, curvature, math.nan, normal, self.predictive)
+        faster = view_by_layers(view, curvature, view.network.at_cut(training.inputs[:1]))
+        models = GaussianModels(faster, curvature, math.nan, normal, self.predictive)
         held_out = order[:n_out].to(fit.reference.device)
         size = limits.number_that_fits(models.bytes_per_row())
         scores = np.sum(

@@ -15,29 +15,65 @@ from .._typing import Device, RandomState
 from ._detector import BaseDetector, Score
 from ._reading import Reader, Seen
 
+# Training rows that set the threshold: with many more, each against all others takes long.
+_ROWS_FOR_THRESHOLD = 10_000
+
 
 @dataclass(frozen=True, eq=False)
 class _NeighborDistance:
     neighbors: NearestNeighbors
+    metric: Any
 
     def __call__(self, seen: Seen) -> np.ndarray:
-        return -self.neighbors.kneighbors(seen.features)[0][:, -1]
+        points = _points(seen.features, self.metric)
+        return -self._distance(points, self.neighbors.kneighbors(points)[0][:, -1])
 
     def of_training_rows(self, _: Seen) -> np.ndarray:
-        # Without rows, none of them is its own neighbour.
-        return -self.neighbors.kneighbors()[0][:, -1]
+        points, n_neighbors = self.neighbors._fit_X, self.neighbors.n_neighbors
+        if len(points) > _ROWS_FOR_THRESHOLD:
+            some = np.random.default_rng(0).choice(len(points), _ROWS_FOR_THRESHOLD, replace=False)
+            points = points[some]
+            # The nearest one is the row itself.
+            found = self.neighbors.kneighbors(points, n_neighbors + 1)[0]
+        else:
+            # Without rows, none of them is its own neighbour.
+            found = self.neighbors.kneighbors()[0]
+        return -self._distance(points, found[:, -1])
+
+    def _distance(self, points: np.ndarray, found: np.ndarray) -> np.ndarray:
+        """Return distances in the metric that was asked for."""
+        if self.metric != "cosine":
+            return found
+        return np.where(points[:, -1] > 0, 1.0, found**2 / 2)
 
     def _packed(self) -> tuple[Any, tuple]:
         """Return how to make it again from plain values: a search tree is no such."""
         found = self.neighbors
-        return _among, (found._fit_X, found.n_neighbors, found.metric, found.n_jobs)
+        return _among, (found._fit_X, found.n_neighbors, self.metric, found.n_jobs)
+
+
+def _points(features: np.ndarray, metric: Any) -> np.ndarray:
+    """Return what neighbours are looked for among.
+
+    Squared distances of vectors of length one are twice their cosine distances, and are much
+    faster to search. One of length zero is at a right angle to all others: it has an axis of its
+    own.
+    """
+    if metric != "cosine":
+        return features
+    largest = np.abs(features).max(axis=1, keepdims=True)
+    empty = largest == 0
+    scaled = features / np.where(empty, 1.0, largest)
+    length = np.linalg.norm(scaled, axis=1, keepdims=True)
+    return np.hstack([scaled / np.where(empty, 1.0, length), empty])
 
 
 def _among(
-    features: np.ndarray, n_neighbors: int, metric: Any, n_jobs: int | None
+    points: np.ndarray, n_neighbors: int, metric: Any, n_jobs: int | None
 ) -> _NeighborDistance:
-    neighbors = NearestNeighbors(n_neighbors=n_neighbors, metric=metric, n_jobs=n_jobs)
-    return _NeighborDistance(neighbors.fit(features))
+    searched = "euclidean" if metric == "cosine" else metric
+    neighbors = NearestNeighbors(n_neighbors=n_neighbors, metric=searched, n_jobs=n_jobs)
+    return _NeighborDistance(neighbors.fit(points), metric)
 
 
 class NearestNeighborDetector(BaseDetector):
@@ -56,7 +92,8 @@ class NearestNeighborDetector(BaseDetector):
         the network takes, and a name of a submodule means what that returns, averaged over
         places or tokens. Features of several layers are put side by side.
     n_neighbors : int, default=5
-        Which neighbour; all of them are kept, so that memory and time grow with the training rows.
+        Which neighbour; all training rows are kept, so that memory and time grow with them. At most
+        10,000 of them, drawn at random, set the threshold.
     metric : str or callable, default="cosine"
         Any metric of `sklearn.neighbors.NearestNeighbors`.
     n_jobs : int, default=None
@@ -139,4 +176,5 @@ class NearestNeighborDetector(BaseDetector):
                 f"{n_others}: the farthest of them is taken.",
                 stacklevel=4,
             )
-        return _among(seen.features, min(self.n_neighbors, n_others), self.metric, self.n_jobs)
+        points = _points(seen.features, self.metric)
+        return _among(points, min(self.n_neighbors, n_others), self.metric, self.n_jobs)

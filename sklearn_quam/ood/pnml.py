@@ -23,10 +23,14 @@ class _Regret:
     def __call__(self, seen: Seen) -> np.ndarray:
         leverage = self.precision.squared_length(_directions(seen.features, self.normalize))
         log_proba = log_softmax(seen.logits, axis=1)
-        # p / (p + p^a (1 - p)) with a = leverage / (1 + leverage), without dividing by zero.
+        exponent = (leverage / (1 + leverage))[:, None]
+        # q = p / (p + p^a (1 - p)), whose sum is the exponential of the regret, without dividing
+        # by zero. As probabilities add up to one, the sum is 1 + sum of (q - p), which is
+        # q (1 - p) (1 - p^a): what is added is known to the last digit however small it is.
+        rest = -np.expm1(log_proba)
         with np.errstate(over="ignore"):
-            ratio = np.exp(-log_proba / (1 + leverage)[:, None]) * -np.expm1(log_proba)
-        return -np.log((1 / (1 + ratio)).sum(axis=1))
+            q = 1 / (1 + np.exp(-log_proba * (1 - exponent)) * rest)
+        return -np.log1p((q * rest * -np.expm1(exponent * log_proba)).sum(axis=1))
 
 
 def _directions(features: np.ndarray, normalize: bool) -> np.ndarray:

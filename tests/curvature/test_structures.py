@@ -1,6 +1,8 @@
 """Curvatures against explicit matrices: Jacobians by autograd, patches by loops."""
 
 import copy
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,10 +15,12 @@ from torch.func import jacrev
 from torch.nn import functional
 
 from sklearn_quam import LaplaceClassifier, LaplaceRegressor
+from sklearn_quam._curvature.layers import LayerView
 from sklearn_quam._curvature.layouts import Matrices, Vectors
 from sklearn_quam._curvature.measure import STRUCTURES
 from sklearn_quam._curvature.scores import Features, Fisher, Head, Jacobians, WholeNetwork
 from sklearn_quam._curvature.structures import Curvature, Diagonal, Full, Kronecker, ScoreSpread
+from sklearn_quam._network.inputs.rows import Inputs
 from sklearn_quam._network.likelihood import CategoricalLikelihood, GaussianLikelihood
 
 from ..networks import (
@@ -189,7 +193,8 @@ def test_last_layers_and_any_parameters_agree(y, structure):
     head = fitted(layer, X64, y, **options)
     whole = fitted(Disguised(layer), X64, y, **options)
     assert isinstance(head._fitted.models.view, Head)
-    assert isinstance(whole._fitted.models.view, WholeNetwork)
+    kind = LayerView if structure == "kron" else WholeNetwork
+    assert isinstance(whole._fitted.models.view, kind)
     mean, covariance = head.score_distribution(X64_NEW)
     if y is LABELS:
         mean, covariance = of_log_proba(mean, covariance)
@@ -258,6 +263,54 @@ def test_any_parameters_have_the_curvature_of_explicit_matrices(case, structure)
     values = torch.cat([start[name].detach().flatten() for name in est.parameter_names_])
     loss = est.reference_loss_ * len(X)
     close(est.log_marginal_likelihood_, log_evidence(loss, hessian, values, PRECISION))
+
+
+class Slowly(nn.Module):
+    """Runs a layer twice, and sleeps in between: threads meet there."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.last = nn.Linear(4, 4), nn.Linear(4, 3)
+        self.layer.register_forward_hook(lambda *_: time.sleep(0.005))
+
+    def forward(self, x):
+        return self.last(self.layer(self.layer(x).tanh()).tanh()).squeeze()
+
+
+SEEN_BY_LAYERS = {
+    "twice": (Slowly, X64, LABELS, "all"),
+    **{name: CASES[name] for name in ("dense", "biases", "first weight", "regression", "signals")},
+    "images": (lambda: nn.Sequential(*(images()[i] for i in (0, 2, 3, 4))), *CASES["images"][1:]),
+}
+
+
+@pytest.mark.parametrize("case", SEEN_BY_LAYERS)
+def test_layers_and_jacobians_show_the_same(case):
+    build, X, y, parameters = SEEN_BY_LAYERS[case]
+    models = fitted(seeded(build), X, y, parameters=parameters)._fitted.models
+    assert isinstance(models.view, LayerView)
+    for n_rows in (1, 5):
+        rows = models.view.network.at_cut(Inputs((torch.tensor(X[:n_rows]),)))
+        (scores, places), (expected, jacobians) = (
+            view.scores_and_design(rows) for view in (models.view, models.view.whole)
+        )
+        close(scores, expected)
+        spreads = [models.curvature.spread(each, 1.0) for each in (places, jacobians)]
+        close(*(spread.covariance() for spread in spreads))
+
+
+def test_threads_do_not_see_the_layers_of_each_other():
+    view = fitted(seeded(Slowly), X64, LABELS, parameters="all")._fitted.models.view
+
+    def inputs_of_layer(n_rows):
+        rows = view.network.at_cut(Inputs((torch.tensor(X64[:n_rows]),)))
+        return view.scores_and_design(rows)[1].values["layer"][0]
+
+    sizes = range(2, 10)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(inputs_of_layer, sizes))
+    for n_rows, inputs in zip(sizes, found, strict=True):
+        close(inputs, inputs_of_layer(n_rows))
 
 
 def test_other_parameters_than_those_of_layers_are_the_diagonal_of_a_kronecker_curvature():

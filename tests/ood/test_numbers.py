@@ -1,18 +1,27 @@
 """Scores against closed forms and independent slow versions."""
 
+import decimal
+
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy.optimize import minimize
 from scipy.spatial.distance import cosine
 from sklearn.covariance import EmpiricalCovariance, LedoitWolf
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.neighbors import NearestNeighbors
 from sklearn.neural_network import MLPClassifier
 from torch import nn
 from torch.nn.functional import log_softmax
 
 from sklearn_quam import ood
-from sklearn_quam.ood._reading import make_reader
+from sklearn_quam.ood import nearest_neighbor
+from sklearn_quam.ood._geometry import Precision
+from sklearn_quam.ood._reading import Seen, make_reader
+from sklearn_quam.ood.nearest_neighbor import _among, _points
+from sklearn_quam.ood.pnml import _Regret
 
 from ..networks import IMAGES, LABELS, SEQUENCES, TOKENS, Attention, Recurrent, Tokens, fitted
 from .common import make_data, make_module
@@ -143,6 +152,35 @@ def test_neighbours_one_pair_at_a_time(n_neighbors):
     assert detector.offset_ == pytest.approx(np.median(of_others), rel=1e-4, abs=1e-8)
 
 
+rows_of_whole_numbers = st.lists(
+    st.lists(st.integers(-2, 2), min_size=3, max_size=3), min_size=6, max_size=12
+)
+
+
+@settings(max_examples=30)
+@given(train=rows_of_whole_numbers, new=rows_of_whole_numbers, power=st.integers(-200, 200))
+def test_neighbours_of_directions_are_those_of_cosine_distances(train, new, power):
+    """Rows of zeros, which have no direction, and of any length among them."""
+    train, new = (np.array(rows) * 2.0**power for rows in (train, new))
+    found = _among(_points(train, "cosine"), 3, "cosine", None)
+    peer = NearestNeighbors(n_neighbors=3, metric="cosine").fit(np.ldexp(train, -power))
+    expected = -peer.kneighbors(np.ldexp(new, -power))[0][:, -1]
+    np.testing.assert_allclose(found(Seen(new, new, new)), expected, atol=1e-7)
+    expected = -peer.kneighbors()[0][:, -1]
+    np.testing.assert_allclose(found.of_training_rows(None), expected, atol=1e-7)
+
+
+@pytest.mark.parametrize("metric", ["cosine", "euclidean"])
+def test_some_of_many_rows_set_the_threshold(metric, monkeypatch):
+    points = np.random.default_rng(0).normal(size=(300, 8))
+    found = _among(_points(points, metric), 4, metric, None)
+    of_all = found.of_training_rows(None)
+    monkeypatch.setattr(nearest_neighbor, "_ROWS_FOR_THRESHOLD", 100)
+    of_some = found.of_training_rows(None)
+    assert len(of_some) == 100
+    assert np.abs(of_some[:, None] - of_all).min(axis=1).max() < 1e-7
+
+
 def test_more_neighbours_than_rows_warn():
     detector = ood.NearestNeighborDetector(make_module(), n_neighbors=100)
     with pytest.warns(UserWarning, match="n_neighbors=100"):
@@ -187,6 +225,24 @@ def test_pnml_is_the_published_formula(normalize):
         expected.append(-np.log(sum(p / (p + p**exponent * (1 - p)) for p in proba)))
     detector = ood.PNMLDetector(make_module(), normalize=normalize).fit(X, Y)
     np.testing.assert_allclose(detector.score_samples(X_NEW), expected, rtol=1e-4, atol=1e-7)
+
+
+@settings(max_examples=30)
+@given(
+    logits=st.lists(st.floats(-30, 30), min_size=2, max_size=4),
+    leverage=st.floats(1e-6, 1e3),
+)
+def test_regrets_are_exact_however_small(logits, leverage):
+    """Against long decimals: most images that a network is sure of have less than 1e-16."""
+    regret = _Regret(Precision(np.array([[leverage**0.5]])), normalize=True)
+    one = np.ones((1, 1))
+    (found,) = regret(Seen(np.array([logits]), one, one))
+    with decimal.localcontext(prec=80):
+        powers = [decimal.Decimal(each).exp() for each in logits]
+        exponent = decimal.Decimal(leverage) / (1 + decimal.Decimal(leverage))
+        proba = [each / sum(powers) for each in powers]
+        expected = -sum(p / (p + p**exponent * (1 - p)) for p in proba).ln()
+    np.testing.assert_allclose(found, float(expected), rtol=1e-9, atol=1e-300)
 
 
 def test_pnml_bounds():
