@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._network.limits import accumulation_dtype
+from .._network.limits import accumulation_dtype, rows_within
 from .._network.predictions import from_arrays, to_arrays
 
 # The share of the rows that represent the others.
@@ -63,13 +63,22 @@ class Influence:
         if n_rows >= total:
             index = torch.arange(total, device=features[0].device).expand(len(features[0]), -1)
             return index, torch.ones_like(index, dtype=self.features[0].dtype), 0
-        strength = self._strength(features)
         n_drawn = int(_SHARE * n_rows)
+        # A number for every training row is large: only for so many rows at once.
+        some = rows_within(total * features[0].element_size())
+        groups = zip(*(part.split(some) for part in features), strict=True)
+        found = [self._rows_for(list(group), n_rows, n_drawn) for group in groups]
+        index, count = (torch.cat(parts) for parts in zip(*found, strict=True))
+        return index, count, n_drawn
+
+    def _rows_for(self, features: list[Tensor], n_rows: int, n_drawn: int) -> tuple[Tensor, Tensor]:
+        """Return training rows, some of them drawn, for rows that are worked on together."""
+        strength = self._strength(features)
         top = strength.topk(n_rows - n_drawn, dim=1).indices
         rest = strength.scatter(1, top, 0.0)
         drawn, count = _systematic_sample(rest, n_drawn, self.start)
         once = torch.ones_like(top, dtype=strength.dtype)
-        return torch.cat([top, drawn], dim=1), torch.cat([once, count], dim=1), n_drawn
+        return torch.cat([top, drawn], dim=1), torch.cat([once, count], dim=1)
 
     def _strength(self, features: list[Tensor]) -> Tensor:
         """Return how much a change for each row moves each training row, (n_queries, n_rows)."""

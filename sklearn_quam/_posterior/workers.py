@@ -1,7 +1,7 @@
 """Chunks of rows spread over the workers of joblib: processes, threads or a cluster.
 
 Processes get the fitted method by pickle, its training data as arrays, which joblib maps into their
-memory instead of copying them. Each worker runs one thread.
+memory instead of copying them; every worker of a cluster gets a copy, once. Each runs one thread.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from dataclasses import replace
 from pickle import PicklingError
 from typing import Any
 
+import numpy as np
 import torch
 from joblib import Parallel, delayed, parallel_config
+from joblib.externals.loky.backend import reduction
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 from joblib.parallel import get_active_backend
 
@@ -114,10 +116,11 @@ def _spread(
             # Rows are read when a worker is about to need them.
             rows = [(number, inputs[chunks[number]]) for number in some]
             if rows:
-                yield delayed(_work)(fitted, question, rows, os.getpid())
+                yield delayed(_work)(sent, question, rows, os.getpid())
 
     try:
         with _watched_workers():
+            sent, _kept = _to_be_sent(fitted)
             run = Parallel(n_jobs=n_workers, return_as="generator_unordered", batch_size=1)
             for done in run(tasks()):
                 yield from done
@@ -135,10 +138,10 @@ def _work(
     fitted: FittedMethod, question: Question, rows: list[tuple[int, Any]], parent: int
 ) -> list[tuple[int, RowResults]]:
     """Work on some chunks in a worker."""
-    if os.getpid() == parent:
-        fitted = fitted.for_thread()
-    else:
+    if os.getpid() != parent:
         torch.set_num_threads(1)
+    # Workers of a cluster may run several threads.
+    fitted = fitted.for_thread()
     with computing():
         found = fitted.results_of_chunks((part for _, part in rows), question)
         return [(number, results) for (number, _), results in zip(rows, found, strict=True)]
@@ -154,3 +157,24 @@ def _watched_workers() -> AbstractContextManager:
     return parallel_config(
         backend="loky", inner_max_num_threads=threads, **backend.backend_kwargs, **watch
     )
+
+
+def _to_be_sent(fitted: FittedMethod) -> tuple[Any, list[np.ndarray]]:
+    """Return what stands for a method in every task, and what has to live until all are done.
+
+    It is sent once, not with every task.
+    """
+    backend: Any = get_active_backend()[0]
+    kind, kept = type(backend).__name__, []
+
+    def note(array: np.ndarray) -> tuple:
+        kept.append(array)
+        return str, ()
+
+    if kind == "DaskDistributedBackend":
+        # To all workers: the loss of one must not be that of the method.
+        return backend.client.scatter(fitted, broadcast=True, hash=False), kept
+    if kind == "LokyBackend":
+        # joblib writes an array for its processes once, as long as it is the same object.
+        reduction.dumps(fitted, {np.ndarray: note})
+    return fitted, kept

@@ -1,5 +1,6 @@
 """Rows spread over workers, and chunks that have to fit the memory."""
 
+import pickle
 import subprocess
 import sys
 import threading
@@ -8,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from joblib import parallel_config
+from joblib import _memmapping_reducer, parallel_config
 from torch import nn
 
 from sklearn_quam import QUAMClassifier, QUAMRegressor, ReferenceClassifier
@@ -80,6 +81,23 @@ def test_workers_give_the_same_result(data, module, backend, setting):
     assert_same(together, alone)
 
 
+def test_training_data_are_written_for_processes_once(data, module, monkeypatch):
+    X, y = data
+    est = make(module, n_jobs=2).fit(X, y)
+    written, write = [], _memmapping_reducer.dump
+
+    def noted(array, *others):
+        written.append(array.tobytes())
+        return write(array, *others)
+
+    monkeypatch.setattr(_memmapping_reducer, "dump", noted)
+    est.set_params(memory_limit=2 * per_search(est))
+    with parallel_config(backend="loky", max_nbytes=200):
+        est.predict_uncertainty(X[:16])  # in eight tasks
+    rows = est._fitted.models.problem.training.rows[0].numpy().tobytes()
+    assert written.count(rows) == 1
+
+
 def test_workers_return_diagnostics_and_predictions(data, module):
     X, y = data
     alone, workers = make(module).fit(X, y), make(module, n_jobs=2).fit(X, y)
@@ -111,11 +129,27 @@ def test_regression_with_workers(data):
     assert_same(workers.predict_uncertainty(X[:7]), alone.predict_uncertainty(X[:7]))
 
 
+class Counted(Dense):
+    """Counts how often it is pickled."""
+
+    pickled = 0
+
+    def __getstate__(self):
+        Counted.pickled += 1
+        return super().__getstate__()
+
+
 @pytest.mark.slow
-def test_a_cluster_of_processes_gives_the_same_result(data, module):
+def test_a_cluster_of_processes_gives_the_same_result_and_is_sent_the_network_once(data):
     distributed = pytest.importorskip("distributed")
     X, y = data
-    alone = make(module).fit(X, y).predict_uncertainty(X[:6])
+    torch.manual_seed(0)
+    module = Counted(3).double()
+    est = make(module).fit(X, y)
+    alone = est.predict_uncertainty(X[:16])
+    Counted.pickled = 0
+    pickle.dumps(est._fitted)
+    once = Counted.pickled
     with (
         distributed.LocalCluster(
             n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
@@ -123,8 +157,11 @@ def test_a_cluster_of_processes_gives_the_same_result(data, module):
         distributed.Client(cluster),
         parallel_config(backend="dask"),
     ):
-        together = make(module, n_jobs=2).fit(X, y).predict_uncertainty(X[:6])
+        est.set_params(n_jobs=2, memory_limit=2 * per_search(est))
+        Counted.pickled = 0
+        together = est.predict_uncertainty(X[:16])  # in eight tasks
     assert_same(together, alone)
+    assert 0 < Counted.pickled <= 2 * once
 
 
 def test_a_network_that_cannot_be_sent_says_what_to_do(data):

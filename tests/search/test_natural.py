@@ -27,6 +27,7 @@ from sklearn_quam import (
 from sklearn_quam._curvature.influence import Influence, _systematic_sample
 from sklearn_quam._network.chain import Chain
 from sklearn_quam._network.inputs.rows import Inputs
+from sklearn_quam._network.limits import short_passes
 from sklearn_quam._search.natural import arguments
 from sklearn_quam._search.natural.chains import ChainSteps
 from sklearn_quam._search.natural.general import GeneralSteps
@@ -368,6 +369,11 @@ def test_rows_are_chosen_for_each_row_alone(seed, n_rows):
         assert torch.equal(alone[0][0], index[row])
         torch.testing.assert_close(alone[1][0], count[row])
     assert bool((count >= 0).all())
+    # Two rows at a time where a number for every training row takes much memory.
+    with short_passes(2 * 40 * 8 * 8):
+        again = influence.rows_for([query], n_rows)
+    assert torch.equal(again[0], index)
+    torch.testing.assert_close(again[1], count)
 
 
 # -- screening -------------------------------------------------------------------------------
