@@ -26,35 +26,35 @@ TABLE = {"n_features": 20, "n_informative": 12, "n_redundant": 4, "class_sep": 1
 TRAINING = {"lr": 3e-3, "batch_size": 512, "n_epochs": 5, "min_steps": 1000}
 
 
-def load(n_rows, n_points, seed):
+def load(n_rows, n_points, seed, n_classes=N_CLASSES):
     """Return n_rows to train with, and n_points known and as many unknown rows to judge."""
     # Classes have the same number of rows but for chance; a tenth more than needed.
-    n_all = int(1.1 * (n_rows + n_points) * N_CLASSES / (N_CLASSES - 1)) + 100 * N_CLASSES
-    n_all = max(n_all, 2 * N_CLASSES * n_points)
+    n_all = int(1.1 * (n_rows + n_points) * n_classes / (n_classes - 1)) + 100 * n_classes
+    n_all = max(n_all, 2 * n_classes * n_points)
     X, y = make_classification(
-        n_all, n_classes=N_CLASSES, flip_y=0, shuffle=True, random_state=seed, **TABLE
+        n_all, n_classes=n_classes, flip_y=0, shuffle=True, random_state=seed, **TABLE
     )
-    known = np.flatnonzero(y != N_CLASSES - 1)
+    known = np.flatnonzero(y != n_classes - 1)
     fit, test = known[:n_rows], known[n_rows : n_rows + n_points]
-    unknown = np.flatnonzero(y == N_CLASSES - 1)[:n_points]
+    unknown = np.flatnonzero(y == n_classes - 1)[:n_points]
     X = ((X - X[fit].mean(axis=0)) / X[fit].std(axis=0)).astype(np.float32)
     return X[fit], y[fit], np.concatenate([X[test], X[unknown]])
 
 
-def train(X, y, seed):
+def train(X, y, seed, width=64, training=TRAINING):
     torch.manual_seed(seed)
     X, y = torch.tensor(X), torch.tensor(y)
     network = nn.Sequential(
-        nn.Linear(X.shape[1], 64),
+        nn.Linear(X.shape[1], width),
         nn.ReLU(),
-        nn.Linear(64, 64),
+        nn.Linear(width, width),
         nn.ReLU(),
-        nn.Linear(64, N_CLASSES - 1),
+        nn.Linear(width, int(y.max()) + 1),
     )
-    optimizer = torch.optim.Adam(network.parameters(), TRAINING["lr"])
-    n_batches = -(-len(X) // TRAINING["batch_size"])
-    for _ in range(max(TRAINING["n_epochs"], -(-TRAINING["min_steps"] // n_batches))):
-        for rows in torch.randperm(len(X)).split(TRAINING["batch_size"]):
+    optimizer = torch.optim.Adam(network.parameters(), training["lr"])
+    n_batches = -(-len(X) // training["batch_size"])
+    for _ in range(max(training["n_epochs"], -(-training["min_steps"] // n_batches))):
+        for rows in torch.randperm(len(X)).split(training["batch_size"]):
             optimizer.zero_grad()
             cross_entropy(network(X[rows]), y[rows]).backward()
             optimizer.step()

@@ -83,9 +83,14 @@ TABLES = {
             "large_head",
             "many_rows",
             "peer_loop",
+            "scaling",
         )
     },
     "tables_by_table": lambda: stored("tables")["by table"],
+    **{
+        f"scaling_{part}": lambda part=part: stored("scaling")[part]
+        for part in ("relative", "workers", "traffic", "check", "million")
+    },
 }
 FIGURES = (
     "two_moons",
@@ -99,6 +104,7 @@ FIGURES = (
     "diversity",
     "importance",
     "tables",
+    "scaling",
 )
 
 
