@@ -57,10 +57,12 @@ bench: $(VENV)/.installed-plots
 	$(BIN)/python -m benchmarks.overhead
 	$(BIN)/python -m benchmarks.baselines
 
-# Independent implementations of the same numerics, in an environment of their own.
+# Independent implementations of the same numerics, in an environment of their own; with DATA=DIR, a
+# folder with MNIST, also on images and side by side in speed.
 check-peers: export OMP_NUM_THREADS := 1
 check-peers: $(PEERS)/.installed
 	$(PEERS)/bin/python -m benchmarks.check_peers
+	$(if $(DATA),$(PEERS)/bin/python -m benchmarks.peers_on_mnist --data "$(DATA)")
 
 # Builds what is uploaded, and tries the wheel in an environment that has nothing else of the project:
 # it runs isolated (-I) and elsewhere, so that the source tree is not on its path.

@@ -7,10 +7,6 @@ the number of classes, and runs the head on features of length one: here it gets
 logits.
 """
 
-import sys
-from importlib.machinery import PathFinder
-from types import ModuleType
-
 import numpy as np
 import torch
 from sklearn.datasets import load_digits
@@ -19,18 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from sklearn_quam import ood
 
-PEER = "pytorch_ood"
-
-
-def peer_detectors():
-    """Return pytorch-ood's module of detectors, without what needs torchvision."""
-    spec = PathFinder.find_spec(PEER)
-    package = ModuleType(PEER)
-    package.__path__ = list(spec.submodule_search_locations)
-    sys.modules.setdefault(PEER, package)
-    from pytorch_ood import detector
-
-    return detector
+from . import peer_packages
 
 
 def trained_network():
@@ -50,7 +35,7 @@ def trained_network():
 
 def differences():
     """Yield a detector and how far both scores are apart, relative to the largest one."""
-    peer = peer_detectors()
+    peer = peer_packages.pytorch_ood()
     net, X, y, X_new = trained_network()
     body, head = net[:-1], net[-1]
     with torch.no_grad():

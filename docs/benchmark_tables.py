@@ -84,6 +84,7 @@ TABLES = {
             "many_rows",
             "peer_loop",
             "scaling",
+            "peers_on_mnist",
         )
     },
     "tables_by_table": lambda: stored("tables")["by table"],
