@@ -71,6 +71,19 @@ METHODS = {
     "QUAM, linear search": {"search": "linear"},
     "QUAM, penalty search": {"search": "penalty"},
 }
+# What the average of the plausible models is unsure of.
+METHODS |= {
+    f"{name}, expected": {**METHODS[name], "setting": "expected"}
+    for name in (
+        "MCDropout",
+        "DeepEnsemble",
+        "Laplace",
+        "MixtureLaplace",
+        "SWAG",
+        "CyclicalSGHMC",
+        "QUAM, linear search",
+    )
+}
 COMBINED = "QUAM and NearestNeighbor, inputs"
 NAMES = [*METHODS, *DETECTORS, *WITHOUT_NETWORK, COMBINED]
 SLOW = ("QUAM, penalty search",)
@@ -99,7 +112,7 @@ def make(name, network, seed, networks):
     arguments = dict(METHODS[name])
     if networks is not None:
         arguments["estimators"] = networks
-    if name not in ("Reference", "DeepEnsemble"):
+    if not name.startswith(("Reference", "DeepEnsemble")):
         arguments["random_state"] = seed
     return kind(network, **arguments)
 
@@ -108,7 +121,7 @@ def judge(name, prepare, seed):
     """Return AUROC, seconds to fit (the training of further networks included) and speed."""
     network, X, y, X_new, n_known = prepare()
     networks, training = None, 0.0
-    if name in ("DeepEnsemble", "MixtureLaplace"):
+    if name.startswith(("DeepEnsemble", "MixtureLaplace")):
         networks, training = further_networks(prepare, seed)
     start = time.perf_counter()
     with warnings.catch_warnings():

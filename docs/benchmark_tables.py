@@ -1,4 +1,8 @@
-"""Tables of the benchmarks page, made from the results that the project keeps."""
+"""Tables of the results pages, made from the results that the project keeps.
+
+``python docs/benchmark_tables.py`` writes them all into ``benchmarks/RESULTS.rst``, for those who
+read the repository and not the site.
+"""
 
 import json
 import shutil
@@ -7,7 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+RESULTS = BENCHMARKS / "results"
+PAGE = BENCHMARKS / "RESULTS.rst"
+SCALE = ("imagenet", "cifar10", "mnist", "text")
 
 
 def stored(name):
@@ -59,7 +66,43 @@ def summary_of(name):
     return stored(name)["summary"]
 
 
+def with_intervals(name, part):
+    """Return a table in which half of the 95 % interval stands behind a value."""
+    rows = stored(name)[part]
+    columns = [column for column in rows[0] if not column.endswith(("_low", "_high"))]
+    return [{column: _with_interval(row, column) for column in columns} for row in rows]
+
+
+def _with_interval(row, column):
+    low, high = row.get(f"{column}_low"), row.get(f"{column}_high")
+    if row.get(column) is None or low is None:
+        return row.get(column)
+    return f"{row[column]:.3f} ± {(high - low) / 2:.3f}".replace("0.", ".")
+
+
+def summary_of_ranks():
+    """Return ranks with their intervals, and AUROCs by family."""
+    return [
+        {
+            "method": row["method"],
+            "mean rank": f"{row['mean rank']:.1f} ({row['low']:.1f} to {row['high']:.1f})",
+            **{
+                column: value
+                for column, value in row.items()
+                if column not in ("method", "mean rank", "low", "high")
+            },
+        }
+        for row in summary_of("ranks")
+    ]
+
+
 TABLES = {
+    "ranks": summary_of_ranks,
+    **{
+        f"{name}_{part}": partial(with_intervals, name, part)
+        for name in SCALE
+        for part in ("ood", "total", "own", "speed")
+    },
     "digits": digits,
     "baselines": baselines,
     **{
@@ -69,7 +112,6 @@ TABLES = {
             "two_moons",
             "sine",
             "simplex",
-            "mnist",
             "mnist_300",
             "mnist_tuning",
             "calibration",
@@ -80,7 +122,6 @@ TABLES = {
             "combination",
             "intervals",
             "sets",
-            "large_head",
             "many_rows",
             "peer_loop",
             "scaling",
@@ -94,10 +135,12 @@ TABLES = {
     },
 }
 FIGURES = (
+    "ranks",
+    *SCALE,
+    *(f"{name}_reject" for name in SCALE),
     "two_moons",
     "sine",
     "simplex",
-    "mnist",
     "budget",
     "uci",
     "calibration",
@@ -127,6 +170,111 @@ def as_rst(rows):
     return "\n".join(lines) + "\n"
 
 
+def as_text(rows):
+    """Return a table that can be read as it is."""
+    cells = [list(rows[0]), *([text(value) for value in row.values()] for row in rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
+    rule = "  ".join("=" * width for width in widths)
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    ]
+    return "\n".join([rule, lines[0], rule, *lines[1:], rule]) + "\n"
+
+
+def scale_tables(name):
+    return [f"{name}_{part}" for part in ("ood", "total", "own", "speed")]
+
+
+# What stands in RESULTS.rst: title, script, and the tables.
+SECTIONS = (
+    ("All methods over all tasks", "benchmarks.ranks", ["ranks"]),
+    ("ImageNet", "benchmarks.scale.imagenet", scale_tables("imagenet")),
+    ("CIFAR-10", "benchmarks.scale.cifar10", scale_tables("cifar10")),
+    ("MNIST", "benchmarks.scale.mnist", scale_tables("mnist")),
+    ("Text", "benchmarks.scale.text", scale_tables("text")),
+    ("Small tables", "benchmarks.tables", ["tables", "tables_by_table"]),
+    ("Left-out digits", "benchmarks.digits", ["digits"]),
+    ("All methods on one small network", "benchmarks.baselines", ["baselines"]),
+    ("Two moons, against HMC", "benchmarks.paper.two_moons", ["two_moons"]),
+    ("Sine, against HMC", "benchmarks.paper.sine", ["sine"]),
+    ("The simplex", "benchmarks.paper.simplex", ["simplex"]),
+    ("UCI regression", "benchmarks.paper.uci", ["uci"]),
+    ("Calibration and selective prediction", "benchmarks.paper.calibration", ["calibration"]),
+    ("Mistakes and adversarial inputs", "benchmarks.paper.mistakes", ["mistakes"]),
+    ("Intervals", "benchmarks.intervals", ["intervals"]),
+    ("Sets of labels", "benchmarks.sets", ["sets"]),
+    ("QUAM and a detector together", "benchmarks.combination", ["combination"]),
+    ("Many training rows", "benchmarks.many_rows", ["many_rows"]),
+    ("How cost grows", "benchmarks.scaling", ["scaling", "scaling_relative", "scaling_million"]),
+    ("One image and one network at a time", "benchmarks.peer_loop", ["peer_loop"]),
+    ("Against peers in one run", "benchmarks.peers_on_mnist", ["peers_on_mnist"]),
+    ("How different the found models are", "benchmarks.paper.diversity", ["diversity"]),
+    ("What other defaults would buy", "benchmarks.defaults", ["defaults"]),
+)
+
+
+INTRODUCTION = """Results
+=======
+
+Made by ``python docs/benchmark_tables.py`` from ``benchmarks/results/``; do not edit. The
+documentation says what each experiment is, and what its numbers mean. Behind ± is half of a 95 %
+bootstrap interval. Where nothing else is said, numbers are AUROCs.
+"""
+
+
+# What the README shows: a method once, with default arguments.
+SHOWN = {
+    "QUAM": "QUAM",
+    "QUAM, expected": 'QUAM, setting="expected"',
+    "QUAM, linear search": 'QUAM, search="linear"',
+    "ViM": "ViM",
+    "NearestNeighbor": "nearest neighbours",
+    "PNML": "pNML",
+    "Mahalanobis, relative": "relative Mahalanobis",
+    "Energy": "energy",
+    "DeepEnsemble": "deep ensemble",
+    "MixtureLaplace": "mixture of Laplace",
+    "Laplace": "Laplace, last layer",
+    "MCDropout": "MC dropout",
+    "CyclicalSGHMC": "cyclical SG-HMC",
+    "SWAG": "SWAG",
+    "Reference": "entropy of the network",
+}
+
+
+def readme_table():
+    """Return the table on the README's first screen."""
+    return as_text(
+        [
+            {
+                "Method": SHOWN[row["method"]],
+                "Mean AUROC": f"{row['mean AUROC']:.3f}".removeprefix("0"),
+                "Mean rank": f"{row['mean rank']:.1f}",
+                "Rank, mistakes": f"{row['rank for mistakes']:.1f}",
+                "Rows a second": _rounded(row["rows a second"]),
+            }
+            for row in summary_of("ranks")
+            if row["method"] in SHOWN
+        ]
+    )
+
+
+def _rounded(value):
+    """Return a number with two digits that count."""
+    digits = max(0, int(np.floor(np.log10(value))) - 1)
+    return f"{round(value, -digits):,.0f}"
+
+
+def results_page():
+    """Return all tables as one text."""
+    parts = [INTRODUCTION]
+    for title, script, names in SECTIONS:
+        parts.append(f"{title}\n{'-' * len(title)}\n``python -m {script}``\n")
+        parts += [as_text(TABLES[name]()) for name in names]
+    return "\n".join(parts)
+
+
 def write(folder):
     """Write a table for each result that is there; what is not there is said to be missing."""
     folder.mkdir(exist_ok=True)
@@ -142,8 +290,12 @@ def write(folder):
         if figure.exists():
             shutil.copy(figure, folder / figure.name)
             content = (
-                f".. image:: generated/{figure.name}\n"
+                f".. image:: /generated/{figure.name}\n"
                 f"   :alt: {name.replace('_', ' ')}\n"
-                f"   :target: _images/{figure.name}\n"  # in full size
+                f"   :target: ../_images/{figure.name}\n"  # in full size
             )
         (folder / f"{name}_figure.rst").write_text(content)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(results_page())

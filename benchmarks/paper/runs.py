@@ -101,7 +101,7 @@ def save_figure(figure, path):
     figure.savefig(path, dpi=110, bbox_inches="tight")
 
 
-def dot_plot(panels, path):
+def dot_plot(panels, path, label=None):
     """Draw a value of every method, the best in another colour; panels beside each other.
 
     Parameters
@@ -111,6 +111,8 @@ def dot_plot(panels, path):
         also have ``<value>_low`` and ``<value>_high``, an interval is drawn.
     path : Path
         Where the figure goes.
+    label : str, default=None
+        What the values are; None takes their names.
     """
     import matplotlib.pyplot as plt
 
@@ -121,7 +123,10 @@ def dot_plot(panels, path):
     figure, axes = plt.subplots(
         n_rows, n_columns, figsize=(2.6 * n_columns, height), layout="constrained", sharey=True
     )
-    for ax, (title, rows, value) in zip(np.atleast_1d(axes).flat, panels, strict=False):
+    axes = list(np.atleast_1d(axes).flat)
+    for ax in axes[len(panels) :]:
+        ax.set_visible(False)
+    for ax, (title, rows, value) in zip(axes, panels, strict=False):
         best = max(rows, key=lambda row, value=value: row[value])
         for row in rows:
             colour = "#D55E00" if row is best else "#0072B2"
@@ -132,7 +137,7 @@ def dot_plot(panels, path):
         ax.set_yticks(range(len(methods)), methods)
         ax.set_ylim(len(methods) - 0.5, -0.5)
         ax.set_title(title, fontsize=9)
-        ax.set_xlabel(value.replace("auroc", "AUROC"))
+        ax.set_xlabel(label or value.replace("auroc", "AUROC"))
         ax.grid(axis="x", alpha=0.3)
         ax.spines[["top", "right"]].set_visible(False)
     save_figure(figure, path)

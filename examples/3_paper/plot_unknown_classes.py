@@ -158,4 +158,4 @@ plt.show()
 # nothing: Monte Carlo dropout is better for a small part of the work. The second most probable one
 # brings most of what there is to gain. Monte Carlo dropout gains nothing from more samples than a
 # few hundred. Linear search finds nearly as much as natural search for next to no work; where the
-# network is less linear in its weights, the two differ more (:doc:`/benchmarks`).
+# network is less linear in its weights, the two differ more (:doc:`/results/index`).

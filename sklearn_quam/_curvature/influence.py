@@ -1,9 +1,10 @@
 """Which training rows can tell what a change costs that is made for one row.
 
 A change that is made for a row moves few training rows: those whose inputs to the searched layers
-look like its own, seen through the inverse curvature. These are looked at one by one. The others
-are represented by a sample in which a row is the more likely the more it is moved, and counts by
-one over its probability: an unbiased share of what they cost together.
+look like its own, seen through the inverse curvature. To move one costs the more the less sure the
+network is of it. Those that cost most are looked at one by one. The others are represented by a
+sample in which a row is the more likely the more it costs, and counts by one over its probability:
+an unbiased share of what they cost together.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ class Influence:
         What each layer takes, without the constant of the bias.
     inverses : tuple of Tensor of shape (n_in, n_in)
         Inverse second moments of these; one longer where there is a constant.
-    weight : Tensor of shape (n_rows,) or None
-        Sample weights.
+    sensitivity : Tensor of shape (n_rows,) or None
+        What it costs to move each row by the same; None where that is alike for all.
     start : float
         Where the sample begins, between zero and one.
     """
 
     features: tuple[Tensor, ...]
     inverses: tuple[Tensor, ...]
-    weight: Tensor | None
+    sensitivity: Tensor | None
     start: float
 
     def rows_for(self, features: list[Tensor], n_rows: int) -> tuple[Tensor, Tensor, int]:
@@ -81,7 +82,7 @@ class Influence:
         return torch.cat([top, drawn], dim=1), torch.cat([once, count], dim=1)
 
     def _strength(self, features: list[Tensor]) -> Tensor:
-        """Return how much a change for each row moves each training row, (n_queries, n_rows)."""
+        """Return about what a change for each row costs on each training row."""
         strength: Any = 0.0
         for own, others, inverse in zip(features, self.features, self.inverses, strict=True):
             direction = with_constant(own, inverse) @ inverse
@@ -92,19 +93,19 @@ class Influence:
             kernel.square_()
             size = kernel.mean(dim=1, keepdim=True).clamp(min=torch.finfo(kernel.dtype).tiny)
             strength = strength + kernel / size
-        return strength if self.weight is None else strength * self.weight
+        return strength if self.sensitivity is None else strength * self.sensitivity
 
     def __getstate__(self) -> dict[str, Any]:
-        arrays = to_arrays((*self.features, *self.inverses, self.weight))
+        arrays = to_arrays((*self.features, *self.inverses, self.sensitivity))
         return {**arrays, "n_layers": len(self.features), "start": self.start}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        *tensors, weight = from_arrays(state)
+        *tensors, sensitivity = from_arrays(state)
         n_layers = state["n_layers"]
         self.__dict__.update(
             features=tuple(tensors[:n_layers]),
             inverses=tuple(tensors[n_layers:]),
-            weight=weight,
+            sensitivity=sensitivity,
             start=state["start"],
         )
 

@@ -366,6 +366,7 @@ def adversarial_models(
     reference: ReferenceModel,
     network: FreeNetwork,
     training: TrainingSet,
+    on_training: Prediction,
     search: Any,
     targets: Targets,
     *,
@@ -387,6 +388,8 @@ def adversarial_models(
         The network as a function of what may change.
     training : TrainingSet
         The training data, as the network takes them.
+    on_training : Prediction
+        What the given network predicts for them.
     search : NaturalSearch, LinearSearch or PenaltySearch
         The way to search.
     targets : Targets
@@ -409,7 +412,6 @@ def adversarial_models(
     AdversarialModels
         What answers for rows.
     """
-    on_training = reference.predict(training.inputs)
     generator = torch.Generator().manual_seed(seed)
     device, nothing = training.target.device, torch.empty(0, dtype=torch.long)
     problem = Problem(

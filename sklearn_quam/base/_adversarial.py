@@ -90,8 +90,8 @@ class AdversarialSearch(WeightChanging):
         if self.max_training_rows is not None and len(fit.training) > self.max_training_rows:
             generator = torch.Generator().manual_seed(fit.seed)
             drawn = torch.randperm(len(fit.training), generator=generator)
-            training = fit.training.some(drawn[: self.max_training_rows].sort().values)
-            fit = replace(fit, training=training)
+            kept = drawn[: self.max_training_rows].sort().values
+            fit = replace(fit, training=fit.training.some(kept), original=fit.original[kept])
         # Refused now if it is not understood.
         limits = self._limits(fit)
         network = self._free_network(fit)
@@ -101,7 +101,9 @@ class AdversarialSearch(WeightChanging):
         exact = isinstance(search, NaturalSearch) and search._needs_double(self._is_regressor())
         if exact and fit.reference.device.type != "mps":
             training = fit.training.in_double()
-            fit = replace(fit, reference=fit.reference.in_double(), training=training)
+            reference = fit.reference.in_double()
+            original = reference.predict(training.inputs)
+            fit = replace(fit, reference=reference, training=training, original=original)
             network = self._free_network(fit)
         self.cut_, self.execution_ = network.split.place, network.executor.name
         prepare = partial(
@@ -109,6 +111,7 @@ class AdversarialSearch(WeightChanging):
             fit.reference,
             network,
             fit.training,
+            fit.original,
             targets=self._choose_targets(),
             temperature=self.temperature_ / n_rows,
             forecast_temperature=self._forecast_temperature(n_rows),

@@ -19,9 +19,13 @@ class Precision:
 
     root: np.ndarray
 
+    def in_units(self, vectors: np.ndarray) -> np.ndarray:
+        """Return v' R of each row v: its plain length is v's length in these units."""
+        return vectors @ self.root
+
     def squared_length(self, vectors: np.ndarray) -> np.ndarray:
         """Return v' R R' v of each row v."""
-        return ((vectors @ self.root) ** 2).sum(axis=1)
+        return (self.in_units(vectors) ** 2).sum(axis=1)
 
 
 def precision_of(matrix: np.ndarray, added: float = 0.0) -> Precision:

@@ -7,6 +7,7 @@ from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
+from scipy.spatial.distance import cdist
 from sklearn.covariance import ledoit_wolf_shrinkage
 from sklearn.utils._param_validation import Interval, StrOptions
 
@@ -14,6 +15,8 @@ from .._typing import Device, RandomState
 from ._detector import BaseDetector, Score
 from ._geometry import Precision, precision_of
 from ._reading import Reader, Seen
+
+_ROWS = 1000  # whose distances from all means are held together
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,9 +27,15 @@ class _Distance:
     overall: Precision | None
 
     def __call__(self, seen: Seen) -> np.ndarray:
-        nearest = np.full(len(seen.features), np.inf)
-        for mean in self.means:
-            nearest = np.minimum(nearest, self.within.squared_length(seen.features - mean))
+        # In units of the covariance once, not once for each of what may be a thousand classes.
+        means = self.within.in_units(self.means - self.centre)
+        rows = self.within.in_units(seen.features - self.centre)
+        nearest = np.concatenate(
+            [
+                cdist(rows[start : start + _ROWS], means, "sqeuclidean").min(axis=1)
+                for start in range(0, len(rows), _ROWS)
+            ]
+        )
         if self.overall is None:
             return -nearest
         return self.overall.squared_length(seen.features - self.centre) - nearest

@@ -28,6 +28,7 @@ from sklearn_quam._curvature.influence import Influence, _systematic_sample
 from sklearn_quam._network.chain import Chain
 from sklearn_quam._network.inputs.rows import Inputs
 from sklearn_quam._network.limits import short_passes
+from sklearn_quam._network.predictions import Categorical, Gaussian
 from sklearn_quam._search.natural import arguments
 from sklearn_quam._search.natural.chains import ChainSteps
 from sklearn_quam._search.natural.general import GeneralSteps
@@ -374,6 +375,36 @@ def test_rows_are_chosen_for_each_row_alone(seed, n_rows):
         again = influence.rows_for([query], n_rows)
     assert torch.equal(again[0], index)
     torch.testing.assert_close(again[1], count)
+
+
+@settings(max_examples=20)
+@given(seed=st.integers(0, 1000), n_rows=st.integers(8, 30))
+def test_rows_that_cost_nothing_are_not_looked_at_and_the_estimate_has_no_bias(seed, n_rows):
+    rng = np.random.default_rng(seed)
+    features = torch.tensor(rng.normal(size=(40, 3)))
+    query = torch.tensor(rng.normal(size=(1, 3)))
+    sensitivity = torch.tensor(rng.uniform(0.01, 1, size=40))
+    sensitivity[:5] = 0
+    moved = (query @ features.T + 1).square()[0]
+    exact = (sensitivity * moved).sum()
+    influence = Influence((features,), (torch.eye(4).double(),), sensitivity, float(rng.uniform()))
+    index, count, _ = influence.rows_for([query], n_rows)
+    assert not (count[index < 5] > 0).any()
+    # To first order, what rows cost is what they were chosen by: the sum is then exact.
+    found = (count[0] * (sensitivity * moved)[index[0]]).sum()
+    torch.testing.assert_close(found, exact)
+
+
+def test_rows_that_the_network_is_unsure_of_tell_what_a_rival_costs():
+    log_proba = torch.tensor([[1.0, 0.0], [0.5, 0.5], [0.9, 0.1]]).log()
+    found = arguments._sensitivity(None, Categorical(log_proba))
+    torch.testing.assert_close(found, torch.tensor([0.0, 0.5, 0.18]) + arguments._LEAST_UNSURE)
+    weight = torch.tensor([1.0, 2.0, 0.0])
+    torch.testing.assert_close(
+        arguments._sensitivity(weight, Categorical(log_proba)), found * weight
+    )
+    gaussian = Gaussian(torch.zeros(3, 1), torch.ones(3, 1))
+    assert arguments._sensitivity(weight, gaussian) is weight
 
 
 # -- screening -------------------------------------------------------------------------------

@@ -9,11 +9,12 @@ from typing import Any, ClassVar
 import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import Interval, StrOptions
+from torch import Tensor
 
 from ..._curvature.preconditioner import make_preconditioner
 from ..._network.executors import ChainExecutor
 from ..._network.free import FreeNetwork
-from ..._network.limits import Limits
+from ..._network.limits import Limits, slices
 from ..._network.predictions import Categorical
 from ..problem import Problem
 from .chains import ChainSteps, chain_steps
@@ -23,6 +24,9 @@ from .path import NaturalSteps
 
 # What "auto" means for classes, and for real-valued outputs.
 _AUTO: dict[str, tuple[Any, Any]] = {"damping": (1e-3, 0.1), "n_corrections": (0, 8)}
+# How unsure a network counts as being of a training row at least.
+_LEAST_UNSURE = 0.01
+_ROWS_AT_ONCE = 4096
 
 
 class NaturalSearch(BaseEstimator):
@@ -33,8 +37,9 @@ class NaturalSearch(BaseEstimator):
     the way: the gradient of the class's log-odds at the one row, times the inverse curvature of the
     training loss. The curvature (Kronecker factors of each layer) is measured once, by ``fit``; no
     step needs a gradient of the training loss, a learning rate or a schedule. What each model on
-    the way costs is measured on the training rows that it moves most, and on a weighted sample of
-    the others. Pass it as ``search`` of QUAM; its arguments are tuned as ``search__n_rows``, ....
+    the way costs is measured on the training rows where it is likely to cost most, which are those
+    that it moves and that the network is unsure of, and on a weighted sample of the others. Pass
+    it as ``search`` of QUAM; its arguments are tuned as ``search__n_rows``, ....
 
     Parameters
     ----------
@@ -53,7 +58,8 @@ class NaturalSearch(BaseEstimator):
         training data say nothing about. "auto" is 0.001 for classifiers and 0.1 for regressors.
     n_rows : int, default=128
         Training rows that tell what the models for a row cost: three quarters of them those that
-        are moved most, the rest drawn from all others. All are taken if there are not more.
+        are likely to cost most, the rest drawn from all others. All are taken if there are no
+        more.
     screen : float, default=None
         Share of the training rows, such as 0.2, that linear search would call the most doubtful.
         Rows that are less doubtful than these are left to linear search, which is much faster. This
@@ -167,6 +173,20 @@ def _chosen(search: NaturalSearch, name: str, task: int) -> Any:
     return _AUTO[name][task] if value == "auto" else value
 
 
+def _sensitivity(weight: Tensor | None, original: Any) -> Tensor | None:
+    """Return about what it costs to move the outputs for each training row by the same.
+
+    For classes that is how unsure the given network is: a small change of the logits for a row that
+    it is sure of costs next to nothing. A large one does cost, so that no row counts as free.
+    """
+    if not isinstance(original, Categorical):
+        return weight
+    found = original.log_proba.new_empty(len(original.log_proba))
+    for rows in slices(len(found), _ROWS_AT_ONCE):
+        found[rows] = 1 - original.log_proba[rows].exp().square().sum(dim=-1) + _LEAST_UNSURE
+    return found if weight is None else found * weight
+
+
 def _natural_steps(
     search: NaturalSearch, problem: Problem, generator: torch.Generator, limits: Limits
 ) -> tuple[NaturalSteps, Any]:
@@ -191,6 +211,7 @@ def _natural_steps(
     start = float(torch.rand((), generator=generator))
     n_rows = min(search.n_rows, len(training))
     ways: Any = {"n_steps": search.n_steps, "goal": search.goal, "n_rows": n_rows, "start": start}
+    ways["sensitivity"] = _sensitivity(training.weight, problem.original_on_training)
     # Corrections need gradients of what training rows cost, which the chain does without.
     steps: ChainSteps | None = None
     if is_linear(network) or not n_corrections:

@@ -274,6 +274,7 @@ def chain_steps(
     goal: float,
     n_rows: int,
     start: float,
+    sensitivity: Tensor | None,
 ) -> ChainSteps | None:
     """Return natural steps through a chain of linear layers, if that is what is searched.
 
@@ -287,7 +288,7 @@ def chain_steps(
         The inverse curvature.
     n_steps, goal, n_rows
         See `NaturalSearch`.
-    start : float
+    start, sensitivity
         See `Influence`.
 
     Returns
@@ -317,9 +318,7 @@ def chain_steps(
         values = inputs_of_layers(executor.chain, rows[chunk])
         for whole, part in zip(features[1:], values[1:], strict=True):
             whole[chunk] = part
-    influence = Influence(
-        tuple(features), tuple(i.inputs for i in inverses), training.weight, start
-    )
+    influence = Influence(tuple(features), tuple(i.inputs for i in inverses), sensitivity, start)
     return ChainSteps(n_steps, goal, n_rows, influence, inverses)
 
 

@@ -166,6 +166,7 @@ def general_steps(
     goal: float,
     n_rows: int,
     start: float,
+    sensitivity: Tensor | None,
     n_corrections: int,
 ) -> GeneralSteps:
     """Return natural steps through any network; see `chain_steps` for the parameters."""
@@ -176,7 +177,7 @@ def general_steps(
     ]
     features = [torch.cat(layer) for layer in zip(*parts, strict=True)]
     inverses = [_inverse_moment(part) for part in features]
-    influence = Influence(tuple(features), tuple(inverses), training.weight, start)
+    influence = Influence(tuple(features), tuple(inverses), sensitivity, start)
     return GeneralSteps(n_steps, goal, n_rows, influence, preconditioner, layers, n_corrections)
 
 

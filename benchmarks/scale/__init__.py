@@ -1,0 +1,1 @@
+"""Every method and detector around networks of the sizes that people use."""
