@@ -52,6 +52,7 @@ VARIANTS = {
     "QUAM, temperature 100": {"temperature": 100.0},
     "QUAM, goal 16": {"search__goal": 16.0},
     "QUAM, damping 0.01": {"search__damping": 0.01},
+    "QUAM, 512 rows": {"search__n_rows": 512},
     "QUAM, linear search, temperature 30": {"search": "linear", "temperature": 30.0},
 }
 

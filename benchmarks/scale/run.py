@@ -1,5 +1,7 @@
 """Puts a case to every method, goes on where it was interrupted, and reports."""
 
+import hashlib
+import json
 from functools import lru_cache, partial
 
 import numpy as np
@@ -53,7 +55,9 @@ def benchmark(description, name, load, *, settings, methods=EVERY, few=100, vari
         loaded = lru_cache(maxsize=1)(
             lambda case: load(chosen.data, case, True).few(chosen.tuning_rows)
         )
-    scores = Scores(chosen.out / "scores" / stem, loaded, few, variants or {})
+    settings = {**settings, "few": few}
+    digest = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:8]
+    scores = Scores(chosen.out / "scores" / f"{stem}-{digest}", loaded, few, variants or {})
 
     def methods_of(case):
         own = methods[case] if isinstance(methods, dict) else methods
@@ -77,7 +81,7 @@ def benchmark(description, name, load, *, settings, methods=EVERY, few=100, vari
         for method in methods_of(case)
     }
     path = chosen.out / f"{stem}.json"
-    results = run(path, {**settings, "few": few}, tasks)
+    results = run(path, settings, tasks)
     enough = {
         name: result
         for name, result in results.items()
@@ -95,7 +99,10 @@ def benchmark(description, name, load, *, settings, methods=EVERY, few=100, vari
 
 
 class Scores:
-    """Scores of a method for all rows, kept in files: metrics can change without a new run."""
+    """Scores of a method for all rows, kept in files: metrics can change without a new run.
+
+    They do not know when the package changes: remove the folder then.
+    """
 
     def __init__(self, folder, loaded, few, variants):
         self.folder, self.loaded, self.few, self.variants = folder, loaded, few, variants
@@ -139,7 +146,7 @@ def named(method, setting):
 def summarise(results, columns):
     """Return a row for each method and setting: means over cases, with ends of the intervals.
 
-    Without columns, a row has the AUROC of each other kind of rows, and their mean.
+    Without columns, a row has the AUROC of each other kind of rows.
     """
     rows = {}
     for name, result in results.items():
