@@ -12,6 +12,7 @@ from sklearn.metrics import roc_auc_score
 from sklearn.neural_network import MLPClassifier
 
 from benchmarks import ranks
+from benchmarks.scale import judge
 from benchmarks.scale.case import FEW, Case, Members
 from benchmarks.scale.judge import auroc, judged, scores_of
 from benchmarks.scale.run import speeds, summarise
@@ -78,7 +79,8 @@ def case():
     )
 
 
-def test_every_kind_of_method_is_judged(case):
+def test_every_kind_of_method_is_judged(case, monkeypatch):
+    monkeypatch.setattr(judge, "N_RESAMPLES", 20)
     proba = scores_of(case, "Reference")["given/test/proba"]
     results = {}
     for name in ("Reference", "MCDropout", "DeepEnsemble", "QUAM", "QUAM, linear search", "Energy"):
