@@ -20,7 +20,6 @@ import tempfile
 import threading
 import time
 import warnings
-from functools import partial
 from pathlib import Path
 
 import joblib
@@ -28,32 +27,19 @@ import numpy as np
 import sklearn
 import torch
 from sklearn.datasets import load_digits
-from sklearn.ensemble import IsolationForest
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import train_test_split
-from sklearn.neighbors import LocalOutlierFactor
-from sklearn.svm import OneClassSVM
 from skorch import NeuralNetClassifier
 from torch import nn
 
 import sklearn_quam
-from sklearn_quam import ood
+
+from .detectors import DETECTORS, ON_INPUTS, WITHOUT_NETWORK
 
 DETECTORS = {
-    "Energy": ood.EnergyDetector,
-    "MaxLogit": ood.MaxLogitDetector,
-    "GradientNorm": ood.GradientNormDetector,
-    "PNML": ood.PNMLDetector,
-    "ViM": ood.ViMDetector,
-    "Mahalanobis": ood.MahalanobisDetector,
-    "Mahalanobis, relative": partial(ood.MahalanobisDetector, relative=True),
-    "NearestNeighbor": ood.NearestNeighborDetector,
-    "NearestNeighbor, inputs": partial(
-        ood.NearestNeighborDetector, layer="input", metric="euclidean"
-    ),
-    "IsolationForest": lambda _: IsolationForest(random_state=0),
-    "LocalOutlierFactor": lambda _: LocalOutlierFactor(novelty=True),
-    "OneClassSVM": lambda _: OneClassSVM(),
+    **DETECTORS,
+    "NearestNeighbor, inputs": ON_INPUTS["NearestNeighbor, inputs"],
+    **{name: lambda _, make=make: make() for name, make in WITHOUT_NETWORK.items()},
 }
 METHODS = (
     "Reference",

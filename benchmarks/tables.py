@@ -25,38 +25,17 @@ from functools import lru_cache, partial
 import numpy as np
 import torch
 from scipy.stats import friedmanchisquare, rankdata, studentized_range
-from sklearn.ensemble import IsolationForest
-from sklearn.neighbors import LocalOutlierFactor
-from sklearn.svm import OneClassSVM
 
 import sklearn_quam
 from sklearn_quam import ood
 
 from . import small_tables
+from .detectors import DETECTORS, ON_INPUTS, WITHOUT_NETWORK
 from .paper.runs import options, report, run, save_figure
 from .searches import auroc
 
 N_MEMBERS = 5
-# Of scikit-learn or of the data alone: these take no network.
-WITHOUT_NETWORK = {
-    "IsolationForest": partial(IsolationForest, random_state=0),
-    "LocalOutlierFactor": partial(LocalOutlierFactor, novelty=True),
-    "OneClassSVM": OneClassSVM,
-}
-DETECTORS = {
-    "Energy": ood.EnergyDetector,
-    "MaxLogit": ood.MaxLogitDetector,
-    "GradientNorm": ood.GradientNormDetector,
-    "PNML": ood.PNMLDetector,
-    "ViM": ood.ViMDetector,
-    "Mahalanobis": ood.MahalanobisDetector,
-    "Mahalanobis, relative": partial(ood.MahalanobisDetector, relative=True),
-    "Mahalanobis, inputs": partial(ood.MahalanobisDetector, layer="input"),
-    "NearestNeighbor": ood.NearestNeighborDetector,
-    "NearestNeighbor, inputs": partial(
-        ood.NearestNeighborDetector, layer="input", metric="euclidean"
-    ),
-}
+DETECTORS = {**DETECTORS, **ON_INPUTS}
 METHODS = {
     "Reference": {},
     "MCDropout": {"p": 0.2},

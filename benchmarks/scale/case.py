@@ -2,7 +2,7 @@
 
 import time
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,18 +11,9 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import sklearn_quam
-from sklearn_quam import ood
 
-DETECTORS = {
-    "Energy": ood.EnergyDetector,
-    "MaxLogit": ood.MaxLogitDetector,
-    "GradientNorm": ood.GradientNormDetector,
-    "PNML": ood.PNMLDetector,
-    "ViM": ood.ViMDetector,
-    "Mahalanobis": ood.MahalanobisDetector,
-    "Mahalanobis, relative": partial(ood.MahalanobisDetector, relative=True),
-    "NearestNeighbor": ood.NearestNeighborDetector,
-}
+from ..detectors import DETECTORS
+
 # The words after a comma tell variants of a method apart.
 METHODS = (
     "Reference",
