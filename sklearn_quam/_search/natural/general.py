@@ -12,7 +12,7 @@ from ..._curvature.influence import Influence
 from ..._curvature.layers import features_of_layers
 from ..._curvature.preconditioner import Preconditioner
 from ..._network.free import Free, FreeNetwork
-from ..._network.limits import rows_within, slices
+from ..._network.limits import accumulation_dtype, rows_within, slices
 from ..._network.predictions import Prediction
 from ..._network.reference import Rows, TrainingSet
 from ..problem import Problem
@@ -211,13 +211,17 @@ def _features(network: FreeNetwork, layers: tuple[str, ...], rows: Rows) -> list
 
 
 def _inverse_moment(features: Tensor) -> Tensor:
-    moment = features.T @ features / len(features)
+    # In single precision, rounding in the inverse would choose which training rows are looked at.
+    dtype = accumulation_dtype(features.device)
+    parts = (part.to(dtype) for part in features.split(_ROWS_AT_ONCE))
+    moment: Any = sum(part.T @ part for part in parts) / len(features)
     size = moment.diagonal().mean()
     # Features that are all zero have no size; theirs must not be lost among the smallest numbers.
     size = torch.where(size > torch.finfo(moment.dtype).tiny ** 0.5, size, 1.0)
-    return torch.linalg.inv(
+    inverse = torch.linalg.inv(
         moment + _DAMPING_OF_FEATURES * size * torch.eye(len(moment)).to(moment)
     )
+    return inverse.to(features.dtype)
 
 
 def _gradient(values: Tensor, free: Free) -> Free:
