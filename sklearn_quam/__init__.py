@@ -1,10 +1,10 @@
 """Tell how far a neural network's prediction can be trusted."""
 
+from ._loading import load
 from ._network.parameters import LoRA
 from ._posterior.results import ChainDiagnostics, Diagnostics, SearchDiagnostics, Uncertainty
 from ._search.natural.arguments import LinearSearch, NaturalSearch
 from ._search.penalty import PenaltySearch
-from .base._saving import load
 from .baselines import (
     CyclicalSGHMCClassifier,
     CyclicalSGHMCRegressor,

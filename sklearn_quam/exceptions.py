@@ -1,4 +1,4 @@
-"""What the package warns about, so that each warning can be silenced or made an error by itself."""
+"""What the package warns about, each by itself, and what it raises for files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,23 @@ __all__ = [
     "PoorFitWarning",
     "SlowWarning",
     "UncertaintyWarning",
+    "UnreadableFileError",
 ]
+
+
+class UnreadableFileError(ValueError):
+    """A file that cannot be loaded: damaged, of another kind or version, or of another network.
+
+    Examples
+    --------
+    >>> from sklearn_quam import load
+    >>> from sklearn_quam.exceptions import UnreadableFileError
+    >>> try:
+    ...     load(".", estimator=None)
+    ... except UnreadableFileError as error:
+    ...     print(error)
+    '.' cannot be loaded: it is a folder.
+    """
 
 
 class UncertaintyWarning(UserWarning):

@@ -11,13 +11,14 @@ ROOT = Path(sklearn_quam.__file__).parent
 # In the order in which data walks; a room imports from those before it only. What is not a room
 # of its own comes after all of them.
 ROOMS = ["exceptions", "_storing", "_network", "_typing", "_curvature", "_search", "_posterior"]
-ROOMS += ["base", "baselines", "quam", "metrics", "ood", "model_selection", "display", "__init__"]
+ROOMS += ["base", "baselines", "quam", "metrics", "ood", "model_selection", "display", "_loading"]
+ROOMS += ["__init__"]
 # Modules of a room in the order in which they build on each other. A package within a room has one
 # place in the order of the room, and an order of its own.
 INSIDE = {
-    "_storing": ["pack", "files"],
+    "_storing": ["files", "schema"],
     "_network": ["predictions", "outputs", "likelihood", "limits", "memory", "inputs", "adapters"]
-    + ["training", "reference", "cut", "parameters", "chain", "executors", "free"],
+    + ["stored", "training", "reference", "cut", "parameters", "chain", "executors", "free"],
     "_network/inputs": ["layouts", "rows", "sources", "named"],
     "_network/adapters": ["opened", "targets", "networks"],
     "_network/cut": ["layers", "tracing", "steps", "remembered", "hooks", "split"],

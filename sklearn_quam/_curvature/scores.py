@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -161,6 +162,13 @@ class Head:
         What the scores mean.
     """
 
+    _stored: ClassVar[dict[str, Any]] = {
+        "network": FreeNetwork,
+        "weight": str,
+        "bias": str | None,
+        "likelihood": Likelihood,
+    }
+
     def __init__(
         self, network: FreeNetwork, weight: str, bias: str | None, likelihood: Likelihood
     ) -> None:
@@ -169,6 +177,10 @@ class Head:
         self.layout = Matrices(weight, bias, {name: value.shape for name, value in start.items()})
         self._has_bias, self._weight = bias is not None, self.layout.joint(start)
         self.n_scores, self.n_features = self._weight.shape
+
+    def _to_store(self) -> dict[str, Any]:
+        names = {"weight": self.layout.weight, "bias": self.layout.bias}
+        return {"network": self.network, **names, "likelihood": self.likelihood}
 
     def scores_and_design(self, rows: Rows) -> tuple[Tensor, Features]:
         """Return scores and features of some rows, given by their values at the cut."""
@@ -196,6 +208,8 @@ class WholeNetwork:
     n_scores : int
         Number of scores.
     """
+
+    _stored: ClassVar[dict[str, Any]] = {"network": FreeNetwork, "n_scores": int}
 
     def __init__(self, network: FreeNetwork, n_scores: int) -> None:
         self.network, self.n_scores = network, n_scores

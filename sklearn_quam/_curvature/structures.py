@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -117,9 +117,17 @@ class Structure(Generic[AnyLayout]):
     """
 
     eigenvalues: Tensor
+    # In a file, once it is finished.
+    _stored: ClassVar[dict[str, Any]]
 
     def __init__(self, layout: AnyLayout) -> None:
         self.layout = layout
+
+    @classmethod
+    def _from_store(cls, layout: AnyLayout, **tensors: Tensor) -> Self:
+        structure = cls(layout)
+        vars(structure).update(tensors)
+        return structure
 
     def add(self, design: Design, fisher: Fisher) -> None:
         """Add training rows."""
@@ -173,6 +181,12 @@ class Structure(Generic[AnyLayout]):
 class Full(Structure[Layout]):
     """The whole curvature of some parameters."""
 
+    _stored: ClassVar[dict[str, Any]] = {
+        "layout": Layout,
+        "eigenvalues": Tensor,
+        "_vectors": Tensor,
+    }
+
     def __init__(self, layout: Layout) -> None:
         super().__init__(layout)
         self._matrix: Any = 0.0
@@ -208,6 +222,8 @@ class Full(Structure[Layout]):
 
 class Diagonal(Structure[Layout]):
     """The diagonal of the curvature of some parameters."""
+
+    _stored: ClassVar[dict[str, Any]] = {"layout": Layout, "eigenvalues": Tensor}
 
     def __init__(self, layout: Layout) -> None:
         super().__init__(layout)
@@ -245,6 +261,14 @@ class Kronecker(Structure[Matrices]):
     layout : Matrices
         The layer's parameters.
     """
+
+    _stored: ClassVar[dict[str, Any]] = {
+        "layout": Matrices,
+        "_inputs": Tensor,
+        "_input_basis": Tensor,
+        "_outputs": Tensor,
+        "_output_basis": Tensor,
+    }
 
     def __init__(self, layout: Matrices) -> None:
         super().__init__(layout)
@@ -345,6 +369,8 @@ class Curvature:
     blocks : list of Structure
         The blocks, finished.
     """
+
+    _stored: ClassVar[dict[str, Any]] = {"blocks": list[Full | Diagonal | Kronecker]}
 
     def __init__(self, blocks: list[Structure]) -> None:
         self.blocks = blocks

@@ -9,11 +9,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from ..exceptions import UnreadableFileError
 from .adapters import is_quantised
 from .cut.layers import is_compiled, layers_in_order
 from .cut.remembered import RememberedRows
@@ -59,6 +60,13 @@ class FreeNetwork:
     executor: Executor
     probe: Inputs
     output: str | int | None = None
+    # In a file; the cut and its executor are found again.
+    _stored: ClassVar[dict[str, Any]] = {
+        "module": nn.Module,
+        "free": FreeParameters,
+        "likelihood": Likelihood,
+        "probe": Inputs,
+    }
 
     def __reduce__(self) -> tuple[Callable[..., FreeNetwork], tuple[Any, ...]]:
         executor = self.executor.name, self.executor.likelihood
@@ -66,11 +74,21 @@ class FreeNetwork:
         split = replace(self.split, remembered=None)
         return _restored, (self.module, self.free, split, *executor, self.probe, self.output)
 
-    def _packed(self) -> tuple[Callable[..., FreeNetwork], tuple[Any, ...]]:
-        """Return what to make the network from where no code is stored: it is cut again."""
+    def _to_store(self) -> dict[str, Any]:
         likelihood = replace(self.executor.likelihood, output=self.output)
-        decisions = (self.split.place, self.executor.name, likelihood)
-        return _cut_again, (self.module, self.free, *decisions, self.probe)
+        network = {"module": self.module, "free": self.free}
+        return {**network, "likelihood": likelihood, "probe": self.probe}
+
+    @classmethod
+    def _from_store(
+        cls, module: nn.Module, free: FreeParameters, likelihood: Likelihood, probe: Inputs
+    ) -> FreeNetwork:
+        own = dict(module.named_parameters())
+        shapes = {name: free.start[name].shape for name in free.start if name not in free.updates}
+        changing = {name: own[name].shape for name in free.names}
+        if not free.updates and shapes != changing:
+            raise UnreadableFileError("what may change is no part of the network that was passed")
+        return _cut(module, free, likelihood, probe)
 
     def for_thread(self) -> FreeNetwork:
         """Return one that may run beside this one: what is recorded is recorded in its own copy."""
@@ -201,6 +219,18 @@ def free_network(
     compiled = [p for part in module.modules() if is_compiled(part) for p in part.parameters()]
     if any(id(p) in chosen for p in compiled):
         _refuse_compiled()
+    return _cut(module, free, likelihood, probe, remembered)
+
+
+def _cut(
+    module: nn.Module,
+    free: FreeParameters,
+    likelihood: Likelihood,
+    probe: Inputs,
+    remembered: RememberedRows | None = None,
+) -> FreeNetwork:
+    """Cut a network where its free parameters begin."""
+    output = likelihood.output
     split = split_module(module, free.names, probe, pick=likelihood.pick)
     _refuse_quantised(split.rest)
     split = replace(split, remembered=remembered)
@@ -210,7 +240,6 @@ def free_network(
         split.rest, likelihood, free.weights(free.start), split.at_cut(probe)
     )
     # With a module of its own: the given network predicts meanwhile, in other threads.
-    output = reference.likelihood.output
     return FreeNetwork(module, free, split, executor.for_thread(), probe, output)
 
 
@@ -243,23 +272,6 @@ def _restored(
     """Return a network that was stored."""
     runs = EXECUTORS[executor](split.rest, likelihood).for_thread()
     return FreeNetwork(module, free, split, runs, probe, output)
-
-
-def _cut_again(
-    module: nn.Module,
-    free: FreeParameters,
-    place: str,
-    executor: str,
-    likelihood: Likelihood,
-    probe: Inputs,
-) -> FreeNetwork:
-    """Return a network as it was cut before."""
-    split, output = SplitModule(None, module, place), likelihood.output
-    if place != "failed":
-        split = split_module(module, free.names, probe, pick=likelihood.pick)
-    if split.rest is not module:
-        likelihood = replace(likelihood, output=None)  # the rest returns what was picked
-    return _restored(module, free, split, executor, likelihood, probe, output)
 
 
 def probe_rows(inputs: Inputs | StoredRows) -> Inputs:

@@ -6,7 +6,7 @@ import copy
 import itertools
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -166,6 +166,17 @@ class TrainingSet:
     target: Tensor
     weight: Tensor | None
     losses: Tensor
+    # In a file; nothing holds on to the user's data.
+    _stored: ClassVar[dict[str, Any]] = {
+        "rows": Rows,
+        "target": Tensor,
+        "weight": Tensor | None,
+        "losses": Tensor,
+    }
+
+    @classmethod
+    def _from_store(cls, **values: Any) -> TrainingSet:
+        return cls(None, **values)
 
     def __len__(self) -> int:
         return len(self.target)
@@ -276,7 +287,7 @@ def build_reference(
                 "are supported. Pass the network itself (its regressor_) with the transformed "
                 "target as y."
             )
-        in_target_units(module, *scaled, likelihood.pick)
+        in_target_units(module, *scaled, output)
         likelihood = replace(likelihood, output=None)
         given = module(*map(partial(to_tensor, device=target), probe, dtypes))
     threshold = network.threshold

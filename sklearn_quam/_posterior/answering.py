@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -13,9 +12,6 @@ from .fitted import FittedMethod, Question
 from .progress import Progress
 from .results import RowResults, join
 from .workers import WorkersLostError, results_of_workers
-
-# Seconds that a chunk takes about where chunks are stored: no more is lost.
-_SECONDS_PER_CHUNK = 5.0
 
 
 def answer(
@@ -54,7 +50,7 @@ def answer(
         folder, chunks = None, fitted.chunks(inputs, question.limits)
     else:
         folder = open_checkpoint(checkpoint, fitted, inputs, question)
-        chunks = _plan(folder, fitted, inputs, question)
+        chunks = folder.chunks
     while len(done) < len(chunks):
         todo = {}
         for number in range(len(chunks)):
@@ -95,21 +91,6 @@ def _raise_again(fitted: FittedMethod, inputs: Any, question: Question) -> None:
             "The network raises an error for every row, with its own weights or with those of "
             f"other plausible models: {type(error).__name__}: {error}"
         ) from error
-
-
-def _plan(folder: Checkpoint, fitted: FittedMethod, inputs: Any, question: Question) -> list[slice]:
-    """Return the chunks of a run that is stored: so small that little is ever lost."""
-    planned = folder.plan()
-    if planned is not None:
-        return planned
-    start = time.monotonic()
-    (first,) = fitted.results_of_chunks([inputs[:1]], question)
-    seconds = max(time.monotonic() - start, 1e-6)
-    longest = max(rows.stop - rows.start for rows in fitted.chunks(inputs, question.limits))
-    planned = folder.plan(max(1, min(longest, int(_SECONDS_PER_CHUNK / seconds))))
-    assert planned is not None
-    folder.keep(0, first)
-    return planned
 
 
 def _results_of(

@@ -1,43 +1,44 @@
 """Finished chunks of rows in a folder, so that a run that was ended goes on where it was.
 
-The folder holds ``run.json``, which says what is asked of whom, and a file of arrays for each chunk
-that is done. Files appear whole or not at all. Several processes may work on one folder: each looks
-which chunks are there before it begins the next.
+The folder holds a file of arrays for each chunk that is done, which says itself which run and which
+rows it is of. Files appear whole or not at all. Several processes may work on one folder: each
+looks which chunks are there before it begins the next.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import json
 import os
 import random
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from .._network.limits import batches, slices
-from .._storing.files import (
-    UnreadableError,
-    package_version,
-    read_packed,
-    write_first,
-    write_packed,
-)
-from .._storing.pack import pack, unpack
+from .._storing.files import package_version, read_file, write_file
+from .._storing.schema import read_as, write_as
+from ..exceptions import UnreadableFileError
 from .fitted import FittedMethod, Question
 from .results import RowResults
 
-_FORMAT = 1
+_FORMAT = 2
+# Rows of a chunk, whatever the method, the machine and its memory: no more are lost, and how rows
+# are worked on together, which shows in the last digits, does not depend on the folder.
+ROWS_PER_CHUNK = 32
 # What is compared, and what it is called when it differs.
 _ASKED = {
     "model": "another fitted estimator",
     "rows": "other rows of X",
+    "n_rows": "other rows of X",
     "setting": "another setting",
     "measure": "another measure",
     "made_by": "another version of sklearn_quam or torch",
     "format": "another version of sklearn_quam",
+    "rows_per_chunk": "another version of sklearn_quam",
 }
 
 
@@ -51,45 +52,16 @@ class Checkpoint:
         The folder.
     asked : dict
         What identifies the run.
-    n_rows : int
-        Rows of the run.
+    chunks : list of slice
+        The rows of each chunk.
+    diagnostics : type
+        The kind of diagnostics that results have.
     """
 
     folder: Path
     asked: dict[str, Any]
-    n_rows: int
-
-    def plan(self, rows_at_once: int | None = None) -> list[slice] | None:
-        """Return the chunks of the run; all processes that work on it have the same.
-
-        Parameters
-        ----------
-        rows_at_once : int, default=None
-            Rows of a chunk, which counts where nothing has been decided yet.
-
-        Returns
-        -------
-        list of slice or None
-            The first chunk is one row; None where nothing has been decided.
-        """
-        file = self.folder / "run.json"
-        if rows_at_once is not None:
-            size = {"n_rows": self.n_rows, "rows_at_once": rows_at_once}
-            write_first(file, {**self.asked, **size})
-        try:
-            found = json.loads(file.read_text())
-        except FileNotFoundError:
-            return None
-        except ValueError as error:
-            raise ValueError(f"{file} is no checkpoint of this package: {error}") from error
-        other = [words for key, words in _ASKED.items() if found.get(key) != self.asked[key]]
-        if other:
-            raise ValueError(
-                f"The folder {os.fspath(self.folder)!r} holds a run of {' and '.join(other)}. "
-                "Choose another folder, or delete this one if it is no longer needed."
-            )
-        rest = slices(self.n_rows - 1, found["rows_at_once"])
-        return [slice(0, 1), *(slice(1 + part.start, 1 + part.stop) for part in rest)]
+    chunks: list[slice]
+    diagnostics: type
 
     def has(self, number: int) -> bool:
         """Tell whether a chunk is done."""
@@ -97,21 +69,79 @@ class Checkpoint:
 
     def keep(self, number: int, results: RowResults) -> None:
         """Store a chunk that is done."""
-        write_packed(self._file(number), pack(results))
+        rows = self.chunks[number]
+        tree, arrays = write_as(RowResults, results)
+        header = {"run": self.asked, "rows": [rows.start, rows.stop], "results": tree}
+        try:
+            write_file(self._file(number), header, arrays, self._beside(number))
+        except (FileNotFoundError, PermissionError):
+            # Another process has done the same chunk meanwhile, and moved or cleared the file.
+            if not self.has(number):
+                raise
 
     def find(self, number: int) -> RowResults | None:
-        """Return a chunk if it is done."""
+        """Return a chunk if it is done; one that cannot be read is not."""
         try:
-            return unpack(read_packed(self._file(number)))
+            header, arrays = read_file(self._file(number))
+            self._check_run(header)
+            results = self._results(number, header, arrays)
         except FileNotFoundError:
             return None
-        except UnreadableError:
+        except UnreadableFileError:
             # A disk may have lost what was written last: it is computed again.
             self._file(number).unlink(missing_ok=True)
             return None
+        # Who was killed may have left a file behind. Each chunk has one place to write at, whoever
+        # writes: once the chunk is done, what lies there is of no use to anybody, not even to a
+        # process that is about to move it, which finds the chunk. Before, it is written over.
+        with contextlib.suppress(PermissionError):
+            self._beside(number).unlink(missing_ok=True)
+        return results
+
+    def refuse_other_runs(self) -> None:
+        """Raise an error where the folder holds chunks of something else, or a folder in place."""
+        for path in sorted(self.folder.glob("chunk-*")):
+            if path.is_dir():
+                raise UnreadableFileError(f"{path} is a folder, where a file should be. Remove it.")
+            with contextlib.suppress(UnreadableFileError, FileNotFoundError):
+                self._check_run(read_file(path)[0])
+                return
+
+    def _check_run(self, header: Any) -> None:
+        found = header.get("run") if isinstance(header, dict) else None
+        if not isinstance(found, dict):
+            raise UnreadableFileError("It is no chunk of a run")
+        other = {words: None for key, words in _ASKED.items() if found.get(key) != self.asked[key]}
+        if other:
+            raise ValueError(
+                f"The folder {os.fspath(self.folder)!r} holds a run of {' and '.join(other)}. "
+                "Choose another folder, or delete this one if it is no longer needed."
+            )
+
+    def _results(self, number: int, header: Any, arrays: Any) -> RowResults:
+        """Return the results of a chunk, if they are what results can be."""
+        rows = self.chunks[number]
+        results: RowResults = read_as(RowResults, header.get("results"), arrays)
+        uncertainty, diagnostics = results.uncertainty, results.diagnostics
+        columns = [results.prediction, results.variance, *uncertainty]
+        told = list(diagnostics._columns().values())
+        fine = (
+            header.get("rows") == [rows.start, rows.stop]
+            and type(diagnostics) is self.diagnostics
+            and all(len(column) == rows.stop - rows.start for column in (*columns, *told))
+            and all(column.dtype.kind == "f" and np.isfinite(column).all() for column in columns)
+            and all(column.ndim == 1 for column in (*uncertainty, *told))
+            and bool((uncertainty.epistemic >= 0).all())
+        )
+        if not fine:
+            raise UnreadableFileError("These are no results of these rows")
+        return results
 
     def _file(self, number: int) -> Path:
-        return self.folder / f"chunk-{number:07d}.npz"
+        return self.folder / f"chunk-{number:07d}.safetensors"
+
+    def _beside(self, number: int) -> Path:
+        return self.folder / f".chunk-{number:07d}.part"
 
 
 def open_checkpoint(
@@ -135,17 +165,26 @@ def open_checkpoint(
     Checkpoint
         The folder.
     """
-    path = Path(folder)
-    path.mkdir(parents=True, exist_ok=True)
+    if not isinstance(folder, (str, os.PathLike)) or not os.fspath(folder):
+        raise ValueError(f"checkpoint={folder!r} is no folder: pass its name.")
     asked = {
         "format": _FORMAT,
         "made_by": f"sklearn_quam {package_version()}, torch {torch.__version__}",
-        "model": pack(fitted).digest(),
+        "model": fitted.identity,
         "rows": _digest_of_rows(inputs),
+        "n_rows": len(inputs),
+        "rows_per_chunk": ROWS_PER_CHUNK,
         "setting": question.setting,
         "measure": question.measure,
     }
-    return Checkpoint(path, asked, len(inputs))
+    chunks = [
+        slice(rows.start, min(rows.stop, len(inputs)))
+        for rows in slices(len(inputs), ROWS_PER_CHUNK)
+    ]
+    opened = Checkpoint(Path(folder), asked, chunks, fitted.diagnostics)
+    opened.folder.mkdir(parents=True, exist_ok=True)
+    opened.refuse_other_runs()
+    return opened
 
 
 def _digest_of_rows(inputs: Any) -> str:
@@ -154,7 +193,9 @@ def _digest_of_rows(inputs: Any) -> str:
     # Ensembles have rows for each of their networks.
     for own in (inputs.reference, *inputs.members) if hasattr(inputs, "members") else (inputs,):
         for rows in batches(own):
-            digest.update(pack(own[rows]).digest().encode())
+            for part in own[rows].parts:
+                digest.update(f"{part.dtype}{tuple(part.shape[1:])}".encode())
+                digest.update(part.cpu().numpy().tobytes())
     return digest.hexdigest()
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from .._network.reference import ReferenceModel
 from .accumulate import Posterior, make_posterior
 from .known import KnownRange
 from .lost import guarded, results_of_lost
-from .results import Diagnostics, RowResults, join
+from .results import ChainDiagnostics, Diagnostics, RowResults, SearchDiagnostics, join
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,11 @@ class Models(Protocol):
         """
 
 
+AnyModels = TypeVar("AnyModels", bound=Any)
+
+
 @dataclass(frozen=True)
-class FittedMethod:
+class FittedMethod(Generic[AnyModels]):
     """A method, fitted: the given network, and the models that are as plausible.
 
     Parameters
@@ -91,12 +94,15 @@ class FittedMethod:
         How far the numbers of the training data go.
     diagnostics : type
         The kind of diagnostics that the method has.
+    identity : str
+        What is the same where network, training data, arguments and seed are.
     """
 
     reference: ReferenceModel
-    models: Any
+    models: AnyModels
     known: KnownRange
-    diagnostics: type[Diagnostics] = Diagnostics
+    diagnostics: type[Diagnostics] | type[SearchDiagnostics] | type[ChainDiagnostics] = Diagnostics
+    identity: str = ""
 
     def for_thread(self) -> FittedMethod:
         """Return one that may run beside this one in another thread."""
@@ -163,10 +169,16 @@ class FittedMethod:
     def results_of_chunks(self, chunks: Iterable[Any], question: Question) -> Iterator[RowResults]:
         """Yield the results of one chunk of rows after the other."""
         for inputs in chunks:
-            results, limits = self._whatever_happens(inputs, question)
-            # What was too much for these rows is not tried again.
-            question = replace(question, limits=limits)
-            yield results
+            size, parts = self.models.rows_at_once(inputs, question.limits), []
+            if size < len(inputs):
+                # The share that is done of a piece says nothing about the whole.
+                question = replace(question, report=None)
+            for rows in slices(len(inputs), max(1, size)):
+                results, limits = self._whatever_happens(inputs[rows], question)
+                # What was too much for these rows is not tried again.
+                question = replace(question, limits=limits)
+                parts.append(results)
+            yield join(parts)
 
     def _whatever_happens(self, inputs: Any, question: Question) -> tuple[RowResults, Limits]:
         """Work on rows together, or on fewer where memory runs out or the network fails."""

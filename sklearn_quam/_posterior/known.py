@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -33,11 +34,14 @@ class KnownRange:
         Class frequencies, or mean and variance of the targets: one row.
     surest : float
         Largest log-odds of one class against another that the network has given a training row.
+    rows : str
+        What is the same for the same training rows only.
     """
 
     largest: tuple[float, ...]
-    constant: Prediction
+    constant: Categorical | Gaussian
     surest: float = 0.0
+    rows: str = ""
 
     def beyond(self, inputs: Inputs, prediction: Any) -> Tensor:
         """Tell which rows hold values next to which those of the training data vanish in rounding.
@@ -117,16 +121,22 @@ def known_range(training: TrainingSet, original: Prediction) -> KnownRange:
     """
     stored = training.inputs
     largest = [0.0 if dtype.is_floating_point else math.inf for dtype in stored.dtypes]
+    # However many are read at a time.
+    digests = [hashlib.blake2b(str(dtype).encode(), digest_size=16) for dtype in stored.dtypes]
     for rows in batches(stored):
-        found = (float(part.abs().max()) for part in stored[rows].parts)
-        largest = list(map(max, largest, found))
+        parts = stored[rows].parts
+        largest = list(map(max, largest, (float(part.abs().max()) for part in parts)))
+        for digest, part in zip(digests, parts, strict=True):
+            digest.update(str(part.shape[1:]).encode() if rows.start == 0 else b"")
+            digest.update(part.cpu().numpy().tobytes())
     surest = float(_margin(original).max()) if isinstance(original, Categorical) else 0.0
     # Rows of zeros only say nothing about the scale of others.
     sizes = tuple(size or 1.0 for size in largest)
-    return KnownRange(sizes, _constant(training, original), surest)
+    rows_told = "".join(digest.hexdigest() for digest in digests)
+    return KnownRange(sizes, _constant(training, original), surest, rows_told)
 
 
-def _constant(training: TrainingSet, original: Prediction) -> Prediction:
+def _constant(training: TrainingSet, original: Prediction) -> Categorical | Gaussian:
     target, dtype = training.target, accumulation_dtype(training.target.device)
     weight = torch.ones(len(target), dtype=dtype, device=target.device)
     if training.weight is not None:

@@ -285,7 +285,7 @@ class RowResults(NamedTuple):
 
     prediction: np.ndarray
     uncertainty: Uncertainty
-    diagnostics: Diagnostics
+    diagnostics: Diagnostics | SearchDiagnostics | ChainDiagnostics
     variance: np.ndarray
     predictive: np.ndarray | None = None
 

@@ -17,12 +17,15 @@ from .._network.inputs.rows import Inputs, StoredRows
 from .._network.limits import Limits
 from .._network.predictions import Gaussian, Prediction
 from .._network.reference import ReferenceModel, TrainingSet
+from .natural.chains import ChainSteps
+from .natural.general import GeneralSteps
+from .natural.linear import LinearSteps
 from .needs import NOTHING, Needs
+from .penalty import PenaltySteps
 from .problem import Problem
 from .profile import choose_sampler
 from .run import Reporter, run_searches
 from .sampling import Accumulator, BoundsSampler, Sampler
-from .steps import Steps
 from .targets import Targets
 
 # Rows that the loss of a found model is measured on.
@@ -57,7 +60,7 @@ class AdversarialModels:
     """
 
     problem: Problem
-    steps: Steps
+    steps: ChainSteps | GeneralSteps | LinearSteps | PenaltySteps
     sampling: str
     temperature: float
     forecast_temperature: float | None
@@ -224,6 +227,7 @@ class AdversarialModels:
     ) -> Sampler:
         """Run the searches of some rows for some targets."""
         problem, n_targets = self.problem, targets.shape[1]
+        steps: Any = self.steps
         if self.exact is not None and original.parts[0].dtype != torch.float64:
             inputs = inputs.in_double()
             original = self.exact.predict(inputs)
@@ -232,7 +236,7 @@ class AdversarialModels:
         repeated, target = original.repeat(n_targets), targets.flatten()
         sampler = kind(
             problem,
-            self.steps,
+            steps,
             posterior,
             query,
             repeated,
@@ -241,8 +245,8 @@ class AdversarialModels:
             self.temperature,
             self.forecast_temperature,
         )
-        watcher = sampler if report is None else Reporter(sampler, report, self.steps.n_steps)
-        run_searches(problem, self.steps, query, repeated, target, n_targets, watcher)
+        watcher = sampler if report is None else Reporter(sampler, report, steps.n_steps)
+        run_searches(problem, steps, query, repeated, target, n_targets, watcher)
         sampler.finish()
         return sampler
 
@@ -366,7 +370,7 @@ def adversarial_models(
     reference: ReferenceModel,
     network: FreeNetwork,
     training: TrainingSet,
-    on_training: Prediction,
+    on_training: Any,
     search: Any,
     targets: Targets,
     *,

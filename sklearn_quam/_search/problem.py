@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from .._network.free import Free, FreeNetwork
 from .._network.limits import slices
-from .._network.predictions import Prediction
+from .._network.predictions import Categorical, Gaussian, Prediction
 from .._network.reference import Rows, TrainingSet
 from .targets import Targets
 
@@ -48,7 +48,7 @@ class Problem:
     targets: Targets
     slack: float
     evaluation: Tensor
-    original_on_training: Prediction | None = None
+    original_on_training: Categorical | Gaussian | None = None
     n_training_rows: int = 1
     rows_at_once: int = sys.maxsize
 
@@ -133,7 +133,8 @@ class Problem:
         """
         if self.original_on_training is None:
             return None
-        divergence = self.original_on_training[index].kl(on_training)
+        original: Any = self.original_on_training
+        divergence = original[index].kl(on_training)
         return self.training.mean_loss(divergence, index)
 
     @torch.no_grad()

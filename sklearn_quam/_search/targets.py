@@ -201,7 +201,7 @@ class UntargetedOutputs(DirectionTargets):
         """Return None: the target has no name."""
 
 
-Targets = ClassTargets | DirectionTargets
+Targets = ClassTargets | DirectionTargets | UntargetedClasses | UntargetedOutputs
 
 
 def class_targets(labels: np.ndarray, targets: str | int) -> ClassTargets:

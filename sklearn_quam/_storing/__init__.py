@@ -1,1 +1,1 @@
-"""How things are stored: as arrays and plain text, never as code."""
+"""How things are stored: as arrays and plain values of declared kinds, never as code."""

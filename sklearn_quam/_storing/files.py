@@ -1,103 +1,167 @@
-"""Packed things as files: one npz with arrays and, among them, a tree as json."""
+"""Files of named arrays and a header of plain values, in the layout of safetensors.
+
+Eight bytes with the length of a json table, the table, and the arrays one after the other. The
+table declares every type, shape and place, which is checked before an array is read, and a digest
+over all content, which is checked before anything is made of it.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
 import os
 import sys
-import uuid
-import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import numpy as np
+import torch
+from torch import Tensor
 
-from .pack import Packed
+from ..exceptions import UnreadableFileError
 
-_TREE = "tree"
+Arrays = dict[str, Tensor]
+
+_MAX_TABLE = 2**24
+_MAX_AXES = 16
+_METADATA = "__metadata__"
+_DTYPES = {
+    "BOOL": torch.bool,
+    "U8": torch.uint8,
+    "U16": torch.uint16,
+    "U32": torch.uint32,
+    "U64": torch.uint64,
+    "I8": torch.int8,
+    "I16": torch.int16,
+    "I32": torch.int32,
+    "I64": torch.int64,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F32": torch.float32,
+    "F64": torch.float64,
+}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
-def write_packed(path: Path, packed: Packed) -> None:
-    """Write something packed to a file, all of it or nothing.
+def write(file: BinaryIO, header: Any, arrays: Arrays) -> None:
+    """Write arrays and plain values.
 
     Parameters
     ----------
-    path : Path
-        Where to.
-    packed : Packed
-        What to write.
+    file : file object
+        Opened for binary writing.
+    header : object
+        What json can hold.
+    arrays : dict of Tensor
+        Of any type that is listed here.
     """
-    text = np.frombuffer(json.dumps(packed.tree).encode(), dtype=np.uint8)
-    arrays: dict[str, Any] = {_TREE: text, **packed.arrays}
+    table, position = {}, 0
+    for name, array in arrays.items():
+        end = position + array.numel() * array.element_size()
+        entry = {"dtype": _NAMES[array.dtype], "shape": list(array.shape)}
+        table[name] = {**entry, "data_offsets": [position, end]}
+        position = end
+    content = json.dumps(header)
+    digest = _digest(content, table)
+    for array in arrays.values():
+        digest.update(_bytes_of(array))
+    metadata = {_METADATA: {"digest": digest.hexdigest(), "content": content}}
+    text = json.dumps({**metadata, **table}).encode()
+    if len(text) > _MAX_TABLE:
+        raise ValueError(f"Plain values of {len(text)} bytes are too many to be stored.")
+    file.write(len(text).to_bytes(8, "little"))
+    file.write(text)
+    for array in arrays.values():
+        file.write(_bytes_of(array))
 
-    def write(file: BinaryIO) -> None:
-        np.savez(file, **arrays)
 
-    _write_whole(path, write, os.replace)
-
-
-def read_packed(path: Path) -> Packed:
-    """Return what a file holds.
+def read(file: BinaryIO, size: int) -> tuple[Any, Arrays]:
+    """Return the plain values and the arrays of a file, none of them before all was checked.
 
     Parameters
     ----------
-    path : Path
-        What `write_packed` has written.
+    file : file object
+        Opened for binary reading.
+    size : int
+        How many bytes it has.
 
     Returns
     -------
-    Packed
-        The tree and its arrays.
+    header, arrays : object and dict of Tensor
+        What was written.
     """
-    try:
-        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-        return Packed(json.loads(arrays.pop(_TREE).tobytes()), arrays)
-    except (zipfile.BadZipFile, ValueError, KeyError, EOFError) as error:
-        raise UnreadableError(f"{path} cannot be read: {error}") from error
+    length = int.from_bytes(file.read(8), "little")
+    if not 2 <= length <= min(_MAX_TABLE, size - 8):
+        raise UnreadableFileError("it does not begin as files of this package do")
+    table = parsed(file.read(length))
+    metadata: Any = table.pop(_METADATA, None) if isinstance(table, dict) else None
+    if not _is_record(metadata, digest=str, content=str):
+        raise UnreadableFileError("it was not written by this package")
+    declared, position = [], 0
+    for name, entry in table.items():
+        if not _is_record(entry, dtype=str, shape=list, data_offsets=list):
+            raise UnreadableFileError(f"the array {name!r} is not declared as it should be")
+        dtype, shape = _DTYPES.get(entry["dtype"]), entry["shape"]
+        sizes = all(type(n) is int and n >= 0 for n in shape) and len(shape) <= _MAX_AXES
+        if dtype is None or not sizes:
+            raise UnreadableFileError(f"the array {name!r} has no type or shape that is known")
+        end = position + math.prod(shape) * dtype.itemsize
+        if entry["data_offsets"] != [position, end]:
+            raise UnreadableFileError(f"the array {name!r} has another size than its shape says")
+        declared.append((name, dtype, shape, end - position))
+        position = end
+    if position != size - 8 - length:
+        raise UnreadableFileError(f"its arrays take {size - 8 - length} bytes, not {position}")
+    digest, arrays = _digest(metadata["content"], table), {}
+    for name, dtype, shape, n_bytes in declared:
+        buffer = bytearray(n_bytes)
+        if file.readinto(buffer) != n_bytes:  # type: ignore[attr-defined]
+            raise UnreadableFileError("it ends before its arrays do")
+        digest.update(buffer)
+        # There is no array over no bytes.
+        flat = torch.frombuffer(buffer, dtype=dtype) if n_bytes else torch.empty(0, dtype=dtype)
+        arrays[name] = flat.reshape(shape)
+    if digest.hexdigest() != metadata["digest"]:
+        raise UnreadableFileError("its content is not what was written: it was damaged, or changed")
+    return parsed(metadata["content"]), arrays
 
 
-class UnreadableError(ValueError):
-    """A file that is not what was written."""
-
-
-def write_first(path: Path, content: dict[str, Any]) -> bool:
-    """Write plain values as json, unless there is such a file; tell whether it was written.
-
-    Of several processes that write at the same time, one wins.
+def write_file(path: Path, header: Any, arrays: Arrays, beside: Path) -> None:
+    """Write a file beside its place, and move it there when it is complete.
 
     Parameters
     ----------
     path : Path
-        Where to.
-    content : dict
-        Plain values.
-
-    Returns
-    -------
-    bool
-        Whether there was none before.
+        The place.
+    header, arrays : object and dict of Tensor
+        See `write`.
+    beside : Path
+        Where to write. Whatever is there is written over: who was killed left it behind, or writes
+        the same at this moment.
     """
-    text = json.dumps(content, indent=1).encode()
-    try:
-        _write_whole(path, lambda file: file.write(text), _move_if_free)
-    except FileExistsError:
-        return False
-    return True
+    # Not emptied first: somebody else may be about to move it.
+    with open(os.open(beside, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0)), "wb") as file:
+        write(file, header, arrays)
+        file.truncate()
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(beside, path)
 
 
-def _move_if_free(beside: Path, path: Path) -> None:
-    """Give a file its name, unless another has it."""
+def read_file(path: Path) -> tuple[Any, Arrays]:
+    """Return the plain values and the arrays of a file; see `read`."""
+    if path.is_dir():
+        raise UnreadableFileError("it is a folder")
+    with open(path, "rb") as file:
+        return read(file, os.fstat(file.fileno()).st_size)
+
+
+def parsed(text: str | bytes) -> Any:
+    """Return the plain values of a json text."""
     try:
-        os.link(beside, path)
-    except FileExistsError:
-        raise
-    except OSError as error:
-        # Not every file system knows links.
-        if path.exists():
-            raise FileExistsError(path) from error
-        os.replace(beside, path)
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UnreadableFileError(f"its table is no json ({type(error).__name__})") from error
 
 
 def package_version() -> str:
@@ -105,16 +169,18 @@ def package_version() -> str:
     return sys.modules[__name__.split(".")[0]].__version__
 
 
-def _write_whole(
-    path: Path, write: Callable[[BinaryIO], Any], move: Callable[[Path, Path], None]
-) -> None:
-    """Write a file beside its place and move it there when it is complete."""
-    beside = path.with_name(f".{uuid.uuid4().hex}.part")
-    try:
-        with open(beside, "wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        move(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
+def _is_record(value: Any, **types: type) -> bool:
+    """Tell whether a value has these keys with values of these types, and no others."""
+    if not isinstance(value, dict) or value.keys() != types.keys():
+        return False
+    return all(type(value[name]) is kind for name, kind in types.items())
+
+
+def _digest(content: str, table: dict[str, Any]) -> Any:
+    declared = json.dumps([content, table], sort_keys=True)
+    return hashlib.sha256(declared.encode())
+
+
+def _bytes_of(array: Tensor) -> Any:
+    flat = array.contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy().data if flat.numel() else b""

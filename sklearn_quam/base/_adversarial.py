@@ -55,6 +55,7 @@ class AdversarialSearch(WeightChanging):
     _auto_sampling: ClassVar[str]
     _rows_in_parallel = True
     _diagnostics = SearchDiagnostics
+    _fitted_kind = FittedMethod[AdversarialModels]
     _search_constraints: ClassVar[dict] = {
         **WeightChanging._weight_constraints,
         "search": [StrOptions(set(SEARCHES)), HasMethods(["get_params", "_steps"])],

@@ -43,6 +43,7 @@ from .._posterior.progress import Progress
 from .._posterior.results import Answers, Diagnostics, RowResults
 from .._typing import Device, RandomState
 from ._data import check_rows, check_training_data
+from ._identity import identity
 from ._saving import Saved
 from ._wrapping import WrapsNetwork, changed_parameters, parameters_now
 from .checks.agreement import check_agreement
@@ -252,17 +253,12 @@ class BaseUncertaintyEstimator(Saved, NetworkEstimator):
     memory_limit: Any = None  # methods whose models are few have no such argument
 
     def _fit_models(self, fit: FitData) -> Models:
-        """Return the plausible models: the one hook a method fills in.
+        """Return the plausible models, a frozen object: the one hook a method fills in.
 
         Parameters
         ----------
         fit : FitData
             The network and its training data.
-
-        Returns
-        -------
-        Models
-            A frozen object that can be pickled.
         """
         raise NotImplementedError
 
@@ -276,7 +272,8 @@ class BaseUncertaintyEstimator(Saved, NetworkEstimator):
                 warn_about_fit(self, data, known)
             with computing():
                 models = self._fit_models(data)
-                fitted = FittedMethod(data.reference, models, known, self._diagnostics)
+                own = identity(self, data, known, models)
+                fitted = FittedMethod(data.reference, models, known, self._diagnostics, own)
                 self._fitted = self._sized(fitted, data)
         self._fitted_parameters = parameters_now(self)
         if not self._is_member and more.get("X_val") is not None:

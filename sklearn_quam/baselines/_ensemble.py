@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic
 
 import numpy as np
 from sklearn import config_context
@@ -16,7 +16,7 @@ from .._network.inputs.rows import StoredRows
 from .._network.limits import Limits
 from .._network.training import train, untrained
 from .._posterior.accumulate import Posterior
-from .._posterior.fitted import FittedMethod, Question
+from .._posterior.fitted import AnyModels, FittedMethod, Question
 from .._posterior.progress import tracked
 from ..base._estimator import BaseUncertaintyEstimator, FitData
 from ..base._regressor import BaseUncertaintyRegressor
@@ -45,7 +45,7 @@ class MemberRows:
 
 
 @dataclass(frozen=True)
-class Members:
+class Members(Generic[AnyModels]):
     """The members of an ensemble, each a fitted method of its own with its own transformers.
 
     Parameters
@@ -54,7 +54,7 @@ class Members:
         One for each network.
     """
 
-    methods: tuple[FittedMethod, ...]
+    methods: tuple[FittedMethod[AnyModels], ...]
 
     def sample(
         self,

@@ -19,14 +19,14 @@ from torch import Tensor
 from .._curvature.layers import LayerView, view_by_layers
 from .._curvature.measure import STRUCTURES, measure_curvature
 from .._curvature.prior import GRID, Evidence
-from .._curvature.scores import Design, Places, View, score_view
+from .._curvature.scores import Design, Head, Places, View, WholeNetwork, score_view
 from .._curvature.structures import Curvature, Full, ScoreSpread
 from .._network.inputs.rows import Inputs, StoredRows
 from .._network.likelihood import CategoricalLikelihood
 from .._network.limits import Limits, batches, computing, in_units, rows_at_once, slices
 from .._network.predictions import Categorical, Prediction
 from .._posterior.accumulate import CategoricalPosterior, Posterior, make_posterior
-from .._posterior.fitted import Question
+from .._posterior.fitted import FittedMethod, Question
 from ..base._estimator import FitData
 from ..base._weights import WeightChanging
 from ..base.checks.warned import refuse_lost_rows
@@ -53,7 +53,7 @@ class GaussianModels:
         How predictions are averaged.
     """
 
-    view: View | LayerView
+    view: Head | WholeNetwork | LayerView
     curvature: Curvature
     precision: float
     normal: Tensor
@@ -99,6 +99,7 @@ class GaussianModels:
 class LaplaceMethod(WeightChanging):
     """Fits the Gaussian: its curvature, and its prior precision."""
 
+    _fitted_kind = FittedMethod[GaussianModels]
     _counts_models = "n_samples"
 
     _laplace_constraints: ClassVar[dict] = {

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from .._posterior.fitted import FittedMethod
 from .._typing import Device, NoiseVariance, RandomState
 from ..base._classifier import BaseUncertaintyClassifier
 from ..base._regressor import BaseUncertaintyRegressor
-from ._ensemble import Ensemble, RegressionEnsemble
-from .reference import ReferenceClassifier, ReferenceRegressor
+from ._ensemble import Ensemble, Members, RegressionEnsemble
+from .reference import GivenModel, ReferenceClassifier, ReferenceRegressor
 
 
 class DeepEnsembleClassifier(Ensemble, BaseUncertaintyClassifier):
@@ -90,6 +91,7 @@ class DeepEnsembleClassifier(Ensemble, BaseUncertaintyClassifier):
     True
     """
 
+    _fitted_kind = FittedMethod[Members[GivenModel]]
     _member_type = ReferenceClassifier
     _parameter_constraints: ClassVar[dict] = {
         **BaseUncertaintyClassifier._parameter_constraints,
@@ -208,6 +210,7 @@ class DeepEnsembleRegressor(RegressionEnsemble):
     True
     """
 
+    _fitted_kind = FittedMethod[Members[GivenModel]]
     _member_type = ReferenceRegressor
     _parameter_constraints: ClassVar[dict] = {
         **BaseUncertaintyRegressor._parameter_constraints,

@@ -13,6 +13,7 @@ from torch import Tensor
 from .._network.free import Free, FreeNetwork
 from .._network.limits import Limits, slices
 from .._network.reference import TrainingSet
+from .._posterior.fitted import FittedMethod
 from .._posterior.progress import tracked
 from .._posterior.results import ChainDiagnostics
 from .._typing import Device, MemoryLimit, NoiseVariance, Parameters, RandomState
@@ -52,6 +53,7 @@ class _HamiltonianMonteCarlo(SampledWeights):
     prior_precision: float
 
     _diagnostics = ChainDiagnostics
+    _fitted_kind = FittedMethod[ChainSamples]
 
     def _fit_models(self, fit: FitData) -> ChainSamples:
         samples = super()._fit_models(fit)

@@ -13,6 +13,7 @@ from sklearn.utils._param_validation import Interval
 
 from .._network.cut.layers import last_module, layers_in_order
 from .._network.free import probe_rows
+from .._posterior.fitted import FittedMethod
 from .._typing import Device, NoiseVariance, RandomState
 from ..base._classifier import BaseUncertaintyClassifier
 from ..base._estimator import BaseUncertaintyEstimator, FitData
@@ -33,7 +34,7 @@ class _MCDropout(BaseUncertaintyEstimator):
     """Finds dropout in the network, or puts some there."""
 
     _counts_models = "n_samples"
-
+    _fitted_kind = FittedMethod[ThinnedModels]
     _dropout_constraints: ClassVar[dict] = {
         "n_samples": [Interval(Integral, 1, None, closed="left")],
         "p": [Interval(Real, 0, 1, closed="left"), None],

@@ -6,11 +6,12 @@ from typing import Any, ClassVar
 
 from sklearn.utils._param_validation import StrOptions
 
+from .._posterior.fitted import FittedMethod
 from .._typing import Device, MemoryLimit, NoiseVariance, Parameters, RandomState
 from ..base._classifier import BaseUncertaintyClassifier
 from ..base._regressor import BaseUncertaintyRegressor
-from ._ensemble import Ensemble, RegressionEnsemble
-from ._laplace import LaplaceMethod
+from ._ensemble import Ensemble, Members, RegressionEnsemble
+from ._laplace import GaussianModels, LaplaceMethod
 from .laplace import LaplaceClassifier, LaplaceRegressor
 
 
@@ -116,6 +117,7 @@ class MixtureLaplaceClassifier(Ensemble, BaseUncertaintyClassifier):
     True
     """
 
+    _fitted_kind = FittedMethod[Members[GaussianModels]]
     _member_type = LaplaceClassifier
     _member_arguments = (
         *Ensemble._member_arguments,
@@ -277,6 +279,7 @@ class MixtureLaplaceRegressor(RegressionEnsemble):
     True
     """
 
+    _fitted_kind = FittedMethod[Members[GaussianModels]]
     _member_type = LaplaceRegressor
     _member_arguments = (
         *RegressionEnsemble._member_arguments,

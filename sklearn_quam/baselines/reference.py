@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,14 +11,15 @@ from .._network.inputs.rows import Inputs, StoredRows
 from .._network.limits import Limits, rows_at_once
 from .._network.predictions import Prediction
 from .._posterior.accumulate import Posterior
-from .._posterior.fitted import Question
+from .._posterior.fitted import FittedMethod, Question
 from .._typing import Device, NoiseVariance, RandomState
 from ..base._classifier import BaseUncertaintyClassifier
 from ..base._estimator import FitData
 from ..base._regressor import BaseUncertaintyRegressor
 
 
-class _GivenModel:
+@dataclass(frozen=True)
+class GivenModel:
     """The only plausible model is the given one."""
 
     def rows_at_once(self, inputs: Inputs | StoredRows, limits: Limits) -> int:  # noqa: ARG002
@@ -39,8 +41,10 @@ class _GivenModel:
 class _OnlyTheGivenModel:
     """Fills in the hook."""
 
-    def _fit_models(self, fit: FitData) -> _GivenModel:  # noqa: ARG002
-        return _GivenModel()
+    _fitted_kind = FittedMethod[GivenModel]
+
+    def _fit_models(self, fit: FitData) -> GivenModel:  # noqa: ARG002
+        return GivenModel()
 
 
 class ReferenceClassifier(_OnlyTheGivenModel, BaseUncertaintyClassifier):

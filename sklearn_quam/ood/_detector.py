@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -47,8 +47,11 @@ CONTAMINATION = [Interval(Real, 0, 0.5, closed="right")]
 Score = Callable[[Seen], np.ndarray]
 
 
+AnyScore = TypeVar("AnyScore", bound=Callable[[Seen], np.ndarray])
+
+
 @dataclass(frozen=True, eq=False)
-class FittedDetector:
+class FittedDetector(Generic[AnyScore]):
     """What scores rows.
 
     Parameters
@@ -62,7 +65,7 @@ class FittedDetector:
     """
 
     reader: Reader
-    score: Score
+    score: AnyScore
     bounds: np.ndarray
 
     @property

@@ -11,7 +11,7 @@ from scipy.special import softmax
 from sklearn.utils._param_validation import Interval
 
 from .._typing import Device, RandomState
-from ._detector import BaseDetector, Score
+from ._detector import BaseDetector, FittedDetector, Score
 from ._reading import Reader, Seen
 
 
@@ -78,6 +78,7 @@ class GradientNormDetector(BaseDetector):
     array([ 1, -1])
     """
 
+    _fitted_kind = FittedDetector[_GradientNorm]
     _parameter_constraints: ClassVar[dict] = {
         **BaseDetector._parameter_constraints,
         "temperature": [Interval(Real, 0, None, closed="neither")],

@@ -12,7 +12,7 @@ from sklearn.covariance import ledoit_wolf_shrinkage
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from .._typing import Device, RandomState
-from ._detector import BaseDetector, Score
+from ._detector import BaseDetector, FittedDetector, Score
 from ._geometry import Precision, precision_of
 from ._reading import Reader, Seen
 
@@ -102,6 +102,7 @@ class MahalanobisDetector(BaseDetector):
     array([ 1, -1])
     """
 
+    _fitted_kind = FittedDetector[_Distance]
     _parameter_constraints: ClassVar[dict] = {
         **BaseDetector._parameter_constraints,
         "layer": [str, list, tuple],

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .._typing import Device, RandomState
-from ._detector import BaseDetector, Score
+from ._detector import BaseDetector, FittedDetector, Score
 from ._reading import Reader, Seen
 
 
@@ -65,6 +65,8 @@ class MaxLogitDetector(BaseDetector):
     >>> detector.predict([X[0], 1e4 * X[0]])
     array([ 1, -1])
     """
+
+    _fitted_kind = FittedDetector[_LargestLogit]
 
     def __init__(
         self,

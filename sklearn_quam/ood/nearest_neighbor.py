@@ -12,7 +12,7 @@ from sklearn.neighbors import NearestNeighbors
 from sklearn.utils._param_validation import Interval
 
 from .._typing import Device, RandomState
-from ._detector import BaseDetector, Score
+from ._detector import BaseDetector, FittedDetector, Score
 from ._reading import Reader, Seen
 
 # Training rows that set the threshold: with many more, each against all others takes long.
@@ -46,10 +46,24 @@ class _NeighborDistance:
             return found
         return np.where(points[:, -1] > 0, 1.0, found**2 / 2)
 
-    def _packed(self) -> tuple[Any, tuple]:
-        """Return how to make it again from plain values: a search tree is no such."""
+    # In a file; a search tree is built again.
+    _stored: ClassVar[dict[str, Any]] = {
+        "points": np.ndarray,
+        "n_neighbors": int,
+        "metric": str,
+        "n_jobs": int | None,
+    }
+
+    def _to_store(self) -> dict[str, Any]:
         found = self.neighbors
-        return _among, (found._fit_X, found.n_neighbors, self.metric, found.n_jobs)
+        own = {"points": found._fit_X, "n_neighbors": found.n_neighbors}
+        return {**own, "metric": self.metric, "n_jobs": found.n_jobs}
+
+    @classmethod
+    def _from_store(
+        cls, points: np.ndarray, n_neighbors: int, metric: str, n_jobs: int | None
+    ) -> _NeighborDistance:
+        return _among(points, n_neighbors, metric, n_jobs)
 
 
 def _points(features: np.ndarray, metric: Any) -> np.ndarray:
@@ -135,6 +149,7 @@ class NearestNeighborDetector(BaseDetector):
     array([ 1, -1])
     """
 
+    _fitted_kind = FittedDetector[_NeighborDistance]
     _parameter_constraints: ClassVar[dict] = {
         **BaseDetector._parameter_constraints,
         "layer": [str, list, tuple],

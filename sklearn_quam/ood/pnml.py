@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import log_softmax
 
 from .._typing import Device, RandomState
-from ._detector import BaseDetector, Score
+from ._detector import BaseDetector, FittedDetector, Score
 from ._geometry import Precision, precision_of
 from ._reading import Reader, Seen
 
@@ -95,6 +95,7 @@ class PNMLDetector(BaseDetector):
     array([ 1, -1])
     """
 
+    _fitted_kind = FittedDetector[_Regret]
     _parameter_constraints: ClassVar[dict] = {
         **BaseDetector._parameter_constraints,
         "normalize": ["boolean"],

@@ -11,7 +11,7 @@ from scipy.special import logsumexp
 from sklearn.utils._param_validation import Interval
 
 from .._typing import Device, RandomState
-from ._detector import BaseDetector, Score
+from ._detector import BaseDetector, FittedDetector, Score
 from ._reading import PENULTIMATE, Reader, Seen
 
 # Of the largest eigenvalue: below, features do not vary.
@@ -87,6 +87,7 @@ class ViMDetector(BaseDetector):
     array([ 1, -1])
     """
 
+    _fitted_kind = FittedDetector[_VirtualLogit]
     _parameter_constraints: ClassVar[dict] = {
         **BaseDetector._parameter_constraints,
         "layer": [str, list, tuple],

@@ -10,6 +10,7 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn_quam._storing.pack import Packed, pack, unpack
 from torch import nn
 
 from sklearn_quam import (
@@ -21,7 +22,6 @@ from sklearn_quam import (
     load,
 )
 from sklearn_quam._storing.files import read_packed, write_packed
-from sklearn_quam._storing.pack import Packed, pack, unpack
 
 from ..network.test_inputs import PARTS, VALUES, TwoInputs
 from ..network.test_inputs import Y as LABELS

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from sklearn.compose import TransformedTargetRegressor
 from sklearn.pipeline import Pipeline
 from torch import Tensor, nn
 
+from ..outputs import first, picked
 from .opened import WRAPPERS, inside
 
 
@@ -87,20 +87,21 @@ class TargetUnits(nn.Module):
 class _InTargetUnits:
     """The ``forward`` of a network, in the units of the target."""
 
-    def __init__(self, module: nn.Module, pick: Callable[[Any], Tensor]) -> None:
-        self.module, self.pick = module, pick
+    def __init__(self, module: nn.Module, output: str | int | None) -> None:
+        self.module, self.output = module, output
 
     def __repr__(self) -> str:
         return "InTargetUnits()"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
-        output = self.pick(type(self.module).forward(self.module, *args, **kwargs))
+        output = type(self.module).forward(self.module, *args, **kwargs)
+        output = first(picked(output, self.output))
         units: Any = self.module.target_units
         return units(output if output.ndim == 2 else output[:, None])
 
 
 def in_target_units(
-    module: nn.Module, scale: np.ndarray, shift: np.ndarray, pick: Callable[[Any], Tensor]
+    module: nn.Module, scale: np.ndarray, shift: np.ndarray, output: str | int | None
 ) -> None:
     """Let a network return the target as it was before it was transformed.
 
@@ -110,8 +111,8 @@ def in_target_units(
         A private copy of the network.
     scale, shift : ndarray of shape (n_outputs,)
         What its outputs are to be multiplied by, and what is to be added.
-    pick : callable
-        Returns what counts of the network's output.
+    output : str, int or None
+        Which of several outputs counts; see `picked`.
     """
     like = next(module.parameters())
     units = TargetUnits(scale, shift).to(like.device, like.dtype)
@@ -119,4 +120,4 @@ def in_target_units(
         module.append(units)
         return
     module.add_module("target_units", units)
-    module.forward = _InTargetUnits(module, pick)
+    module.forward = _InTargetUnits(module, output)

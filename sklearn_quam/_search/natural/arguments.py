@@ -155,6 +155,7 @@ class LinearSearch(BaseEstimator):
     def _steps(self, problem: Problem, generator: torch.Generator, limits: Limits) -> LinearSteps:
         """Return the steps of a search."""
         search = NaturalSearch(goal=self.goal, damping=self.damping, n_corrections=0)
+        path: Any
         path, preconditioner = _natural_steps(search, problem, generator, limits)
         # No training row is looked at.
         path = replace(path, influence=None)

@@ -22,8 +22,7 @@ from ..._network.reference import Rows
 from ..problem import Problem
 from ..steps import Evaluation, State
 from .chains import ChainSteps, affine, inputs_of_layers, output_gradients
-from .general import leaves, predict_at_query
-from .path import NaturalSteps
+from .general import GeneralSteps, leaves, predict_at_query
 
 # Points on the way that the integral over the score is made of.
 N_POINTS = 10
@@ -70,7 +69,7 @@ class LinearSteps:
         Rows that the curvature is the sum of.
     """
 
-    path: NaturalSteps
+    path: ChainSteps | GeneralSteps
     preconditioner: Preconditioner
     n_training_rows: int
     n_steps = N_POINTS

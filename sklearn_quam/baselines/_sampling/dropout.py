@@ -6,9 +6,8 @@ What dropout layers do is replaced while the network runs; nothing of it is swit
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -165,11 +164,26 @@ class ThinnedModels:
     hooked: str | None
     output: str | int | None
 
-    def _packed(self) -> tuple[Callable[..., ThinnedModels], tuple[Any, ...]]:
-        """Return what to make the models from where no code is stored: the network is cut again."""
-        likelihood = replace(self.likelihood, output=self.output)
-        network = (self.module, self.hooked, likelihood, self.probe)
-        return _thinned_again, (*network, (self.n_samples, self.rate, self.seed, self.axes))
+    # In a file; the cut is found again.
+    _stored: ClassVar[dict[str, Any]] = {
+        "module": nn.Module,
+        "hooked": str | None,
+        "likelihood": Likelihood,
+        "probe": Inputs,
+        "n_samples": int,
+        "rate": float | None,
+        "seed": int,
+    }
+
+    def _to_store(self) -> dict[str, Any]:
+        own = {name: getattr(self, name) for name in self._stored}
+        return {**own, "likelihood": replace(self.likelihood, output=self.output)}
+
+    @classmethod
+    def _from_store(cls, likelihood: Likelihood, **own: Any) -> ThinnedModels:
+        split, of_rest = thinned(own["module"], own["hooked"], likelihood, own["probe"])
+        axes = axes_of_rows(split, own["probe"])
+        return cls(split, of_rest, axes=axes, output=likelihood.output, **own)
 
     def rows_at_once(self, inputs: Inputs | StoredRows, limits: Limits) -> int:  # noqa: ARG002
         """Return how many rows are worked on together."""
@@ -201,16 +215,6 @@ class ThinnedModels:
             output = self.split.rest(*stacked)
         prediction = self.likelihood.prediction(output)
         return prediction.unflatten(0, (len(models), -1))[:, :n_rows]
-
-
-def _thinned_again(
-    module: nn.Module, hooked: str | None, likelihood: Likelihood, probe: Inputs, how: tuple
-) -> ThinnedModels:
-    """Return models as they were thinned before."""
-    split, of_rest = thinned(module, hooked, likelihood, probe)
-    n_samples, rate, seed, axes = how
-    network = (module, hooked, likelihood.output)
-    return ThinnedModels(split, of_rest, probe, n_samples, rate, seed, axes, *network)
 
 
 def thinned(

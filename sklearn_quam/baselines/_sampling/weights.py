@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from ..._network.limits import Limits, rows_at_once, slices
 from ..._network.predictions import Prediction
 from ..._network.reference import TrainingSet
 from ..._posterior.accumulate import Posterior
-from ..._posterior.fitted import Question
+from ..._posterior.fitted import FittedMethod, Question
 from ...base._estimator import FitData
 from ...base._weights import WeightChanging
 
@@ -69,6 +70,7 @@ class SampledWeights(WeightChanging):
     """Draws weights when it is fitted; both settings then use the same models."""
 
     _trains_again = True
+    _fitted_kind: ClassVar[Any] = FittedMethod[WeightSamples]
 
     def _fit_models(self, fit: FitData) -> WeightSamples:
         limits, network = self._limits(fit), self._free_network(fit)

@@ -1,0 +1,222 @@
+"""Networks without their code: what a file holds of one, and how another is filled with it."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.pipeline import Pipeline
+from torch import Tensor, nn
+
+from .._storing.schema import Instead
+from ..exceptions import UnreadableFileError
+from .adapters import (
+    Network,
+    in_target_units,
+    is_pretrained,
+    read_network,
+    split_pipeline,
+    target_scale,
+)
+from .inputs.named import TakesNamed
+from .outputs import InOwnPrecision
+
+_PLAIN = (bool, int, float, str, type(None))
+_DTYPES = (
+    (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+    + (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+    + (torch.bool, torch.complex64, torch.complex128)
+)
+_DEVICES = ("cpu", "cuda", "mps", "xpu")
+
+
+@dataclass(frozen=True)
+class StoredModule:
+    """What can be told of a network besides its code.
+
+    Parameters
+    ----------
+    layers : str
+        Its layers as text.
+    values : dict of str
+        The plain values that they hold.
+    weights : dict of Tensor
+        Parameters and buffers.
+    named : tuple of str or None
+        What its inputs are called, if it takes them by name.
+    own_precision : bool
+        Whether it was kept from computing in half precision.
+    output : str, int or None
+        Which of several outputs is brought to the units of the target.
+    """
+
+    layers: str
+    values: dict[str, str]
+    weights: dict[str, Tensor]
+    named: tuple[str, ...] | None
+    own_precision: bool
+    output: str | int | None
+
+
+def stored_module(module: nn.Module) -> StoredModule:
+    """Return what can be told of a network besides its code.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        The network, as `build_reference` has prepared it.
+
+    Returns
+    -------
+    StoredModule
+        The same without code.
+    """
+    values = {
+        f"{name}.{key}".lstrip("."): repr(list(value) if isinstance(value, tuple) else value)
+        for name, part in module.named_modules()
+        for key, value in vars(part).items()
+        if not key.startswith("_") and key != "training" and _is_plain(value)
+    }
+    named = module._named_inputs if isinstance(module, TakesNamed) else None
+    forward = vars(module).get("forward")
+    how = (isinstance(forward, InOwnPrecision), getattr(forward, "output", None))
+    return StoredModule(repr(module), values, _weights_of(module), named, *how)
+
+
+class GivenNetworks:
+    """What is passed to `load`: networks to be filled, and the transformers in front of them.
+
+    Parameters
+    ----------
+    estimators : list
+        Fitted estimators or modules.
+    task : {"classifier", "regressor"}
+        What the networks are used as.
+    """
+
+    def __init__(self, estimators: list[Any], task: str) -> None:
+        finals = [split_pipeline(one) for one in estimators]
+        unfitted = [type(final).__name__ for _, final in finals if not is_pretrained(final)]
+        if unfitted or not finals:
+            raise UnreadableFileError(
+                f"estimator= takes a network of the structure that was saved, but {unfitted or []} "
+                "is not fitted. Pass a fitted one; its weights do not matter"
+            )
+        self.networks: list[tuple[Any, Network]] = [
+            (one, read_network(final, task=task))
+            for one, (_, final) in zip(estimators, finals, strict=True)
+        ]
+        self._transformers = {described(steps): steps for steps, _ in finals if steps is not None}
+
+    def instead(self) -> dict[type, Instead]:
+        """Return what stands for networks, transformers, types and devices in a file."""
+        names = {str(dtype): dtype for dtype in _DTYPES}
+        return {
+            nn.Module: Instead(StoredModule, stored_module, self.module),
+            Pipeline: Instead(str, described, self.transformers),
+            torch.dtype: Instead(str, str, names.__getitem__),
+            torch.device: Instead(str, str, present),
+        }
+
+    def module(self, stored: StoredModule) -> nn.Module:
+        """Return a copy of the network that is like the one that was stored, with its weights."""
+        found: list[list[str]] = []
+        for estimator, network in self.networks:
+            module = self._prepared(estimator, copy.deepcopy(network.module), stored)
+            differing = _differences(module, stored)
+            if not differing:
+                _fill(module, stored.weights)
+                return module
+            found.append(differing)
+        raise UnreadableFileError(
+            "the network that was passed is not like the one that was saved: "
+            f"{'; '.join(min(found, key=len)[:5])}. Pass a network of the same structure"
+        )
+
+    def _prepared(self, estimator: Any, module: nn.Module, stored: StoredModule) -> nn.Module:
+        """Return a network as `build_reference` prepares it."""
+        if stored.named is not None:
+            module = TakesNamed(module, stored.named)
+        if stored.own_precision:
+            module.forward = InOwnPrecision(module)
+        # Those of the target come last.
+        scales = [name for name in stored.weights if name.rpartition(".")[2] == "scale"]
+        scaled = target_scale(estimator, stored.weights[scales[-1]].numel()) if scales else None
+        if scaled is not None:
+            in_target_units(module, *scaled, stored.output)
+        return module
+
+    def transformers(self, description: str) -> Pipeline:
+        """Return a copy of the transformers that were described."""
+        if description not in self._transformers:
+            raise UnreadableFileError(
+                "the transformers in front of the network are not those that it was saved with. "
+                "Pass the pipeline that was fitted then"
+                if self._transformers
+                else "the network was saved behind transformers: pass the fitted pipeline"
+            )
+        return copy.deepcopy(self._transformers[description])
+
+
+def present(name: str) -> torch.device:
+    """Return a device that was stored, or the host where there is no such device."""
+    kind = name.partition(":")[0]
+    if kind not in _DEVICES:
+        raise UnreadableFileError(f"the device {name!r} is not known")
+    missing = kind != "cpu" and not getattr(torch, kind).is_available()
+    return torch.device("cpu") if missing else torch.device(name)
+
+
+def described(transformers: Pipeline) -> str:
+    """Return what is the same for transformers that do the same: the numbers that they hold."""
+    digest = hashlib.sha256()
+    for _, step in transformers.steps:
+        digest.update(type(step).__name__.encode())
+        for name, value in sorted(getattr(step, "__dict__", {}).items()):
+            if isinstance(value, (*_PLAIN, np.generic)):
+                digest.update(f"{name}={value!r};".encode())
+            elif isinstance(value, np.ndarray):
+                digest.update(f"{name}={value.dtype}{value.shape};".encode())
+                texts = value.dtype == object
+                digest.update(repr(value.tolist()).encode() if texts else value.tobytes())
+    return digest.hexdigest()
+
+
+def _weights_of(module: nn.Module) -> dict[str, Tensor]:
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+def _differences(module: nn.Module, stored: StoredModule) -> list[str]:
+    """Return in what a network differs from one that was stored, in words."""
+    now = stored_module(module)
+    shapes, own = (
+        {name: tuple(tensor.shape) for name, tensor in one.weights.items()} for one in (stored, now)
+    )
+    found = []
+    for before, after in ((shapes, own), (stored.values, now.values)):
+        found += [
+            f"{name}: {after.get(name, 'nothing')} instead of {before.get(name, 'nothing')}"
+            for name in sorted(before.keys() | after.keys())
+            if before.get(name) != after.get(name)
+        ]
+    if not found and now.layers != stored.layers:
+        found = [f"{now.layers} instead of {stored.layers}"]
+    return found
+
+
+def _fill(module: nn.Module, weights: dict[str, Tensor]) -> None:
+    own = _weights_of(module)
+    with torch.no_grad():
+        for name, tensor in weights.items():
+            # Ties between parameters stay.
+            own[name].data = tensor.clone()
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, (tuple, list)):
+        return all(isinstance(part, _PLAIN) for part in value)
+    return isinstance(value, _PLAIN)
