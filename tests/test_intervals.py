@@ -219,9 +219,9 @@ def test_held_out_targets_are_checked_for_networks_with_variances_too():
 def test_what_was_calibrated_is_saved_and_forgotten(tmp_path):
     net = LinearRegression().fit(X, TARGET)
     est = ReferenceRegressor(net).fit(X, TARGET, X_val=X[:30], y_val=2 * TARGET[:30])
-    est.save(tmp_path / "est.npz")
+    est.save(tmp_path / "est")
     expected = est.predict_interval(X_NEW)
-    again = load(tmp_path / "est.npz", net)
+    again = load(tmp_path / "est", net)
     np.testing.assert_array_equal(again.predict_interval(X_NEW), expected)
     est.fit(X, TARGET)
     assert not hasattr(est, "conformal_scores_")

@@ -120,8 +120,8 @@ def test_labels_of_any_kind_are_calibrated_and_saved(tmp_path):
     est = ReferenceClassifier(net).fit(X, WORDS[LABELS], X_val=X, y_val=WORDS[LABELS])
     same = ReferenceClassifier(net).fit(X, LABELS, X_val=X, y_val=LABELS)
     np.testing.assert_array_equal(est.predict_set(X_NEW), same.predict_set(X_NEW))
-    est.save(tmp_path / "est.npz")
-    again = load(tmp_path / "est.npz", net)
+    est.save(tmp_path / "est")
+    again = load(tmp_path / "est", net)
     np.testing.assert_array_equal(again.predict_set(X_NEW), est.predict_set(X_NEW))
     assert not hasattr(est.fit(X, WORDS[LABELS]), "conformal_scores_")
 

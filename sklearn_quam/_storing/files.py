@@ -182,5 +182,8 @@ def _digest(content: str, table: dict[str, Any]) -> Any:
 
 
 def _bytes_of(array: Tensor) -> Any:
-    flat = array.contiguous().reshape(-1)
-    return flat.view(torch.uint8).numpy().data if flat.numel() else b""
+    if not array.numel():
+        return b""
+    # A single number may lie anywhere: its steps are made up.
+    flat = array.contiguous().as_strided((array.numel(),), (1,))
+    return flat.view(torch.uint8).numpy().data

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from sklearn_quam import PenaltySearch, QUAMClassifier
-from sklearn_quam._posterior import answering
+from sklearn_quam._posterior import checkpoint
 
 N_ROWS = 40
 _rng = np.random.default_rng(0)
@@ -43,8 +43,8 @@ def make(n_jobs=None, seconds=0.0, n_steps=10):
 
 
 def in_small_chunks():
-    """Let chunks be small, as if rows took long."""
-    answering._SECONDS_PER_CHUNK = 0.02
+    """Let chunks be small, so that there are many."""
+    checkpoint.ROWS_PER_CHUNK = 2
 
 
 def main(folder, result, n_jobs, n_steps, seconds):

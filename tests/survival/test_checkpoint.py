@@ -1,8 +1,9 @@
 """Runs that were ended go on where they were."""
 
-import json
+import io
 import os
 import random
+import shutil
 import signal
 import time
 
@@ -14,18 +15,21 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from torch import nn
 
-from sklearn_quam import QUAMClassifier, ReferenceClassifier
-from sklearn_quam._posterior import answering
+from sklearn_quam import QUAMClassifier, ReferenceClassifier, load
+from sklearn_quam._network import limits
+from sklearn_quam._posterior import checkpoint
 from sklearn_quam._posterior.fitted import FittedMethod
+from sklearn_quam._storing import files
+from sklearn_quam.exceptions import UnreadableFileError
 
 from ..test_contract import METHODS, make_data, make_estimator
 from .processes import finish, start
-from .run import N_ROWS, X_NEW, X, Y, make
+from .run import N_ROWS, X_NEW, Slow, X, Y, make
 
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(answering, "_SECONDS_PER_CHUNK", 1e-9)
+    monkeypatch.setattr(checkpoint, "ROWS_PER_CHUNK", 1)
 
 
 def ended_after(monkeypatch, n_chunks):
@@ -97,11 +101,8 @@ def test_folders_hold_no_pickles(tmp_path, small_chunks):
     est.predict_uncertainty(X_NEW[:9], checkpoint=tmp_path)
     _, stored = est.predict_uncertainty(X_NEW[:9], checkpoint=tmp_path, return_diagnostics=True)
     assert stored.rival.tolist() == fresh.rival.tolist()
-    assert {path.suffix for path in tmp_path.iterdir()} == {".json", ".npz"}
-    for path in tmp_path.glob("*.npz"):
-        with np.load(path, allow_pickle=False) as arrays:
-            assert all(arrays[name].dtype != object for name in arrays.files)
-    assert json.loads((tmp_path / "run.json").read_text())["n_rows"] == 9
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {f"chunk-{number:07d}.safetensors" for number in range(9)}
 
 
 def test_other_runs_are_refused_with_words(tmp_path):
@@ -116,6 +117,12 @@ def test_other_runs_are_refused_with_words(tmp_path):
         other.predict_uncertainty(X_NEW, checkpoint=tmp_path)
     with pytest.raises(ValueError, match="another setting"):
         est.set_params(setting="expected").predict_uncertainty(X_NEW, checkpoint=tmp_path)
+    with pytest.raises(ValueError, match="another fitted estimator"):
+        make().set_params(random_state=1).fit(X, Y).predict_uncertainty(X_NEW, checkpoint=tmp_path)
+    with pytest.raises(ValueError, match="another fitted estimator"):
+        make().fit(X + np.float32(0.1) * (X[9] == X), Y).predict_uncertainty(
+            X_NEW, checkpoint=tmp_path
+        )
     # What changes no answer may change.
     est.set_params(setting="given", memory_limit="10MB", verbose=1)
     est.predict_uncertainty(X_NEW, checkpoint=tmp_path)
@@ -133,12 +140,168 @@ def test_a_network_that_computes_something_else_with_the_same_weights_is_another
         tanh.predict_uncertainty(X_NEW, checkpoint=tmp_path)
 
 
-def test_a_broken_file_is_computed_again(tmp_path, small_chunks):
+def test_a_chunk_knows_its_run(tmp_path, small_chunks):
+    """However a folder came about, it never answers with numbers of something else."""
+    est, other = make(), make(n_steps=11)
+    est.predict_uncertainty(X_NEW[:4], checkpoint=tmp_path / "own")
+    other.predict_uncertainty(X_NEW[:4], checkpoint=tmp_path / "other")
+    est.predict_uncertainty(X_NEW[4:8], checkpoint=tmp_path / "rows")
+    chunk = "chunk-0000002.safetensors"
+    for folder, words in (("other", "another fitted estimator"), ("rows", "other rows of X")):
+        shutil.copytree(tmp_path / "own", tmp_path / "mixed")
+        shutil.copy(tmp_path / folder / chunk, tmp_path / "mixed" / chunk)
+        with pytest.raises(ValueError, match=f"holds a run of {words}"):
+            est.predict_uncertainty(X_NEW[:4], checkpoint=tmp_path / "mixed")
+        shutil.rmtree(tmp_path / "mixed")
+    # Files that do not belong to a chunk of this run are looked at, too.
+    late = tmp_path / "late"
+    late.mkdir()
+    shutil.copy(tmp_path / "other" / chunk, late / "chunk-0000009.safetensors")
+    with pytest.raises(ValueError, match="another fitted estimator"):
+        est.predict_uncertainty(X_NEW[:4], checkpoint=late)
+    # A chunk of this run in another place is computed again.
+    shutil.copy(tmp_path / "own" / "chunk-0000001.safetensors", tmp_path / "own" / chunk)
+    whole = est.predict_uncertainty(X_NEW[:4], checkpoint=tmp_path / "whole")
+    assert_identical(est.predict_uncertainty(X_NEW[:4], checkpoint=tmp_path / "own"), whole)
+
+
+def forged_chunks(file):
+    """Yield chunks that say something else, with the digest that belongs to it."""
+    header, arrays = files.read_file(file)
+    for name, array in arrays.items():
+        others = {key: value for key, value in arrays.items() if key != name}
+        yield header, others
+        yield header, {**others, name: array[:0]}
+        yield header, {**others, name: torch.cat([array, array])}
+        if name in ("prediction", "uncertainty.epistemic", "uncertainty.aleatoric"):
+            yield header, {**others, name: torch.full_like(array, torch.nan)}
+            yield header, {**others, name: torch.full_like(array, torch.inf)}
+    yield header, {**arrays, "uncertainty.epistemic": -1 - arrays["uncertainty.epistemic"]}
+    yield header, {**arrays, "more": torch.zeros(1)}
+    for key in header:
+        yield {name: value for name, value in header.items() if name != key}, arrays
+    for key in ("rows", "results"):
+        for value in (None, [], 0, "x", {}, [0, 2], [True, False]):
+            yield {**header, key: value}, arrays
+    for value in (None, [], 0, "x"):
+        yield value, arrays
+
+
+def test_a_damaged_chunk_is_computed_again(tmp_path, small_chunks):
+    est = make()
+    first = est.predict_uncertainty(X_NEW[:2], checkpoint=tmp_path)
+    file = sorted(tmp_path.iterdir())[1]
+    content = file.read_bytes()
+    cases = [content[:n] for n in (0, 5, 100, len(content) - 1)]
+    cases += [content[:n] + bytes([content[n] ^ 1]) + content[n + 1 :] for n in (3, 90, -9)]
+    for header, arrays in forged_chunks(file):
+        made_up = io.BytesIO()
+        files.write(made_up, header, arrays)
+        cases.append(made_up.getvalue())
+    for case in cases:
+        file.write_bytes(case)
+        assert_identical(est.predict_uncertainty(X_NEW[:2], checkpoint=tmp_path), first)
+        assert file.read_bytes() == content
+
+
+def test_a_folder_in_place_of_a_chunk_is_told(tmp_path):
+    (tmp_path / "chunk-0000000.safetensors").mkdir()
+    with pytest.raises(UnreadableFileError, match="is a folder, where a file should be"):
+        make().predict_uncertainty(X_NEW, checkpoint=tmp_path)
+
+
+@pytest.mark.parametrize("folder", ["", -0.1, 0, True])
+def test_what_is_no_folder_is_refused(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="is no folder"):
+        make().predict_uncertainty(X_NEW, checkpoint=folder)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_killed_runs_leave_is_removed(tmp_path, small_chunks):
     est = make()
     first = est.predict_uncertainty(X_NEW[:4], checkpoint=tmp_path)
-    damaged = sorted(tmp_path.glob("*.npz"))[2]
-    damaged.write_bytes(damaged.read_bytes()[:100])
+    # A process was killed while it wrote a chunk that another one has done, and one that is not.
+    for number in (1, 2):
+        (tmp_path / f".chunk-{number:07d}.part").write_bytes(b"x" * 10**5)
+    (tmp_path / "chunk-0000002.safetensors").unlink()
     assert_identical(est.predict_uncertainty(X_NEW[:4], checkpoint=tmp_path), first)
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_a_file_that_is_being_written_is_not_lost(tmp_path, small_chunks, monkeypatch):
+    est = make()
+    first = est.predict_uncertainty(X_NEW[:2], checkpoint=tmp_path / "alone")
+    flush, calls = os.fsync, []
+
+    def meanwhile(number):
+        flush(number)
+        calls.append(1)
+        if len(calls) == 1:
+            # Another process does the same chunk, from its beginning to its end.
+            assert_identical(est.predict_uncertainty(X_NEW[:2], checkpoint=tmp_path / "f"), first)
+            assert_identical(est.predict_uncertainty(X_NEW[:2], checkpoint=tmp_path / "f"), first)
+
+    monkeypatch.setattr(os, "fsync", meanwhile)
+    assert_identical(est.predict_uncertainty(X_NEW[:2], checkpoint=tmp_path / "f"), first)
+    assert len(list((tmp_path / "f").iterdir())) == 2
+
+
+def test_memory_is_no_part_of_a_run(tmp_path, monkeypatch):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 64), nn.ReLU(), nn.Linear(64, 3))
+    answers = []
+    for free in (2**34, 2**24):
+        monkeypatch.setattr(limits, "_free_bytes", lambda _, free=free: free)
+        est = QUAMClassifier(net, parameters="all", random_state=0).fit(X, Y)
+        answers.append(est.predict_uncertainty(X_NEW, checkpoint=tmp_path))
+    assert_identical(*answers)
+    est = QUAMClassifier(net, parameters="all", random_state=0, memory_limit="4MB").fit(X, Y)
+    assert_identical(est.predict_uncertainty(X_NEW, checkpoint=tmp_path), answers[0])
+
+
+def test_rows_are_cut_alike_whatever_the_clock_says(tmp_path, monkeypatch):
+    est, clock, answers = make(), [0.0], []
+    for number, seconds in enumerate((1e-3, 1e3)):
+
+        def now(seconds=seconds):
+            clock[0] += seconds
+            return clock[0]
+
+        monkeypatch.setattr(time, "monotonic", now)
+        folder = tmp_path / str(number)
+        answers.append(est.predict_uncertainty(X_NEW, checkpoint=folder))
+    assert_identical(*answers)
+    first, second = (sorted((tmp_path / name).iterdir()) for name in "01")
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+    assert len(first) == -(-N_ROWS // checkpoint.ROWS_PER_CHUNK)
+
+
+def test_a_chunk_is_worked_on_in_pieces_where_memory_is_short(tmp_path, monkeypatch):
+    est, sizes = make(), []
+    results = FittedMethod.results
+    monkeypatch.setattr(
+        FittedMethod,
+        "results",
+        lambda self, inputs, asked: sizes.append(len(inputs)) or results(self, inputs, asked),
+    )
+    plenty = est.predict_uncertainty(X_NEW, checkpoint=tmp_path / "a")
+    assert sizes == [32, 8]
+    sizes.clear()
+    monkeypatch.setattr(type(est._fitted.models), "rows_at_once", lambda *_: 5)
+    little = est.predict_uncertainty(X_NEW, checkpoint=tmp_path / "b")
+    assert sizes == [5, 5, 5, 5, 5, 5, 2, 5, 3]
+    for a, b in zip(plenty, little, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_a_loaded_estimator_goes_on_with_the_run(tmp_path, small_chunks):
+    est = make()
+    first = est.predict_uncertainty(X_NEW[:3], checkpoint=tmp_path / "run")
+    est.save(tmp_path / "est")
+    again = load(tmp_path / "est", estimator=Slow())
+    assert_identical(again.predict_uncertainty(X_NEW[:3], checkpoint=tmp_path / "run"), first)
+    assert_identical(again.predict_uncertainty(X_NEW[:3]), est.predict_uncertainty(X_NEW[:3]))
 
 
 @pytest.mark.slow
@@ -149,7 +312,7 @@ def test_rows_behind_a_pipeline_and_workers(tmp_path, small_chunks):
     shared = est.predict_uncertainty(X_NEW[:6], checkpoint=tmp_path)
     for a, b in zip(shared, alone, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-9)
-    assert len(list(tmp_path.glob("*.npz"))) == 6
+    assert len(list(tmp_path.glob("chunk-*"))) == 6
 
 
 def test_one_row(tmp_path):
