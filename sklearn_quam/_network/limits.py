@@ -115,14 +115,6 @@ def _free_bytes(device: torch.device) -> int:
         return 4 * _FALLBACK
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether an error says that memory has run out: a CPU has no class of its own for it."""
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
-        return True
-    said = str(error)
-    return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in said and "memory" in said
-
-
 def slices(n_rows: int, size: int) -> Iterator[slice]:
     """Yield consecutive parts of some rows, or of anything that is numbered.
 

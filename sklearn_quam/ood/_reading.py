@@ -6,6 +6,7 @@ import difflib
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from .._network.cut.layers import execution_order, last_module, layers_in_order
 from .._network.inputs.rows import Inputs, StoredRows
 from .._network.likelihood import as_columns
 from .._network.limits import batches
-from .._network.outputs import InvalidOutputError
+from .._network.outputs import InvalidOutputError, NetworkErrors
 from .._network.reference import ReferenceModel, cannot_process
 
 PENULTIMATE, INPUT = "penultimate", "input"
@@ -89,10 +90,9 @@ class Reader:
     def _read(self, inputs: Inputs) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         n_rows, rows = len(inputs), inputs.at_least_two()
         module = self.reference.module
-        try:
-            noted, output = _run(module, rows, {self.last, *self.layers} - {PENULTIMATE, INPUT})
-        except Exception as error:
-            raise cannot_process(inputs, error) from error
+        names = {self.last, *self.layers} - {PENULTIMATE, INPUT}
+        with NetworkErrors(partial(cannot_process, inputs)):
+            noted, output = _run(module, rows, names)
         scores = as_columns(
             noted[self.last][1] if self.logits_of_last else self.reference.likelihood.pick(output)
         )
