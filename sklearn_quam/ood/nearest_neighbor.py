@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, ClassVar
@@ -12,6 +11,7 @@ from sklearn.neighbors import NearestNeighbors
 from sklearn.utils._param_validation import Interval
 
 from .._typing import Device, RandomState
+from ..exceptions import warn
 from ._detector import BaseDetector, Score
 from ._reading import Reader, Seen
 
@@ -171,10 +171,10 @@ class NearestNeighborDetector(BaseDetector):
     def _learn(self, seen: Seen, target: np.ndarray, reader: Reader) -> Score:  # noqa: ARG002
         n_others = max(1, len(seen.features) - 1)
         if self.n_neighbors > n_others:
-            warnings.warn(
+            warn(
                 f"n_neighbors={self.n_neighbors} is more than there are other training rows, "
                 f"{n_others}: the farthest of them is taken.",
-                stacklevel=4,
+                UserWarning,
             )
         points = _points(seen.features, self.metric)
         return _among(points, min(self.n_neighbors, n_others), self.metric, self.n_jobs)
