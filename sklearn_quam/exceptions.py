@@ -97,10 +97,14 @@ class UncertaintyWarning(UserWarning):
 
 
 class BeyondRangeWarning(UncertaintyWarning):
-    """Some rows are so far from the training data that the network cannot compute with them.
+    """Some rows are far outside of the range of all training rows.
 
-    Their epistemic and total uncertainty is 1e300, which stands for infinite. Fill values such as
-    1e20 are the usual reason.
+    A value is more than a hundred times as far from the middle of the training rows' values as
+    these are apart, a whole row is more than ten times as far (root mean square over its features),
+    or the numbers of the network overflow, saturate or lose all their digits. The epistemic and
+    total uncertainty of such rows is 1e300, which stands for infinite, and detectors give them
+    minus infinity. Fill values such as 1e20, and features that are not scaled, are the usual
+    reasons.
 
     Examples
     --------

@@ -129,7 +129,7 @@ class FittedMethod:
         return guarded(self.known, own, original, *asked, ask, question.predictive)
 
     def predict(self, inputs: StoredRows) -> tuple[Prediction, np.ndarray]:
-        """Return what the given network predicts for rows, and which it cannot compute with."""
+        """Return what the given network predicts for rows, and which are beyond the range."""
         predictions: list[Any] = []
         lost = []
         for rows in batches(inputs):

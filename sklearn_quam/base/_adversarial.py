@@ -270,8 +270,8 @@ class AdversarialSearch(WeightChanging):
             What it costs to make each class more likely than not, in nats of the whole training
             set: zero for a class that is so already, infinite for classes that were not searched
             for (see ``targets``) or not reached. Regressors have two columns for each output: to
-            move its mean up, and down, by a standard deviation. All are zero for rows that the
-            network cannot compute with: any answer is as good as another.
+            move its mean up, and down, by a standard deviation. All are zero for rows
+            beyond the range of the training data: any answer is as good as another.
 
         Examples
         --------

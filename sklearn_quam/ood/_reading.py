@@ -19,6 +19,7 @@ from .._network.likelihood import as_columns
 from .._network.limits import batches
 from .._network.outputs import InvalidOutputError, NetworkErrors
 from .._network.reference import ReferenceModel, cannot_process
+from .._posterior.known import InputRange
 
 PENULTIMATE, INPUT = "penultimate", "input"
 # Layers whose output has channels on the second axis and places behind.
@@ -76,12 +77,15 @@ class Reader:
         whose output is meant.
     logits_of_last : bool
         Whether the logits are what the last layer returns, and not the network.
+    known : InputRange or None
+        Where the values of the training rows lie; what is far outside counts as infinite.
     """
 
     reference: ReferenceModel
     last: str
     layers: tuple[str, ...]
     logits_of_last: bool = False
+    known: InputRange | None = None
 
     def __call__(self, inputs: StoredRows) -> Seen:
         parts = [self._read(inputs[rows]) for rows in batches(inputs)]
@@ -103,6 +107,8 @@ class Reader:
         features = torch.cat([part[:n_rows].cpu().double() for part in vectors], dim=1).numpy()
         magnitudes = [_largest(part.reshape(n_rows, -1)) for part in (features, logits)]
         own = _largest(_flat(inputs).cpu().double().numpy())
+        if self.known is not None:
+            own[self.known.beyond(inputs).cpu().numpy()] = np.inf
         return logits, features, np.column_stack([own, *magnitudes])
 
     def _vectors(self, name: str, rows: Inputs, noted: dict[str, tuple[Any, Any]]) -> Tensor:

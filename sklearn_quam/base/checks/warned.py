@@ -32,23 +32,23 @@ _TOLERANCE = 1e-3
 # Rows that can tell whether it is so for most: of a few, all may be certain.
 _ENOUGH_ROWS = 10
 _WHY_LOST = (
-    "values are so far from those of the training data that the numbers of the network overflow, "
-    "saturate or lose all their digits."
+    "values are far outside of the range of all training rows, or so large that the numbers of the "
+    "network overflow, saturate or lose all their digits."
 )
+_INFINITE = "Their epistemic and total uncertainty is 1e300, which stands for infinite."
 _LOOK_FOR = (
     "Look for fill values such as 1e20, and for features that are not scaled as they were for "
     "training."
 )
 
 
-def warn_about_lost_rows(lost: np.ndarray) -> None:
-    """Say how many rows the network cannot compute with."""
+def warn_about_lost_rows(lost: np.ndarray, answer: str = _INFINITE) -> None:
+    """Say how many rows are beyond the range of the training data, and what they get."""
     n_lost = int(lost.sum())
     if n_lost:
         warn(
-            f"The network cannot compute with {n_lost} of {len(lost)} rows (the first is row "
-            f"{int(lost.argmax())}): {_WHY_LOST} Their epistemic and total uncertainty is 1e300, "
-            f"which stands for infinite. {_LOOK_FOR}",
+            f"{n_lost} of {len(lost)} rows (the first is row {int(lost.argmax())}) are beyond the "
+            f"range of the training data: {_WHY_LOST} {answer} {_LOOK_FOR}",
             BeyondRangeWarning,
         )
 
@@ -68,10 +68,11 @@ def warn_about_failed_rows(errors: np.ndarray, which: np.ndarray) -> None:
 
 
 def refuse_lost_rows(lost: np.ndarray) -> None:
-    """Refuse rows that the network cannot compute with, where nothing can be said about them."""
+    """Refuse rows beyond the range of the training data, where nothing can be said about them."""
     if lost.any():
         raise ValueError(
-            f"The network cannot compute with row {int(lost.argmax())}: {_WHY_LOST} {_LOOK_FOR}"
+            f"Row {int(lost.argmax())} is beyond the range of the training data: {_WHY_LOST} "
+            f"{_LOOK_FOR}"
         )
 
 
