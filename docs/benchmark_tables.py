@@ -120,6 +120,7 @@ TABLES = {
             "diversity",
             "tables",
             "combination",
+            "beyond_range",
             "intervals",
             "sets",
             "many_rows",
@@ -129,6 +130,7 @@ TABLES = {
         )
     },
     "tables_by_table": lambda: stored("tables")["by table"],
+    "beyond_range_by_factor": lambda: stored("beyond_range")["by_factor"],
     **{
         f"scaling_{part}": lambda part=part: stored("scaling")[part]
         for part in ("relative", "workers", "traffic", "check", "million")
@@ -205,6 +207,11 @@ SECTIONS = (
     ("Intervals", "benchmarks.intervals", ["intervals"]),
     ("Sets of labels", "benchmarks.sets", ["sets"]),
     ("QUAM and a detector together", "benchmarks.combination", ["combination"]),
+    (
+        "Rows beyond the range of the training data",
+        "benchmarks.beyond_range",
+        ["beyond_range_by_factor", "beyond_range"],
+    ),
     ("Many training rows", "benchmarks.many_rows", ["many_rows"]),
     ("How cost grows", "benchmarks.scaling", ["scaling", "scaling_relative", "scaling_million"]),
     ("One image and one network at a time", "benchmarks.peer_loop", ["peer_loop"]),

@@ -1,18 +1,87 @@
-"""What the package warns about, each by itself, and what it raises for files."""
+"""What the package warns about and raises, so that each can be caught or silenced by itself."""
 
 from __future__ import annotations
+
+import sys
+import warnings
 
 __all__ = [
     "BeyondRangeWarning",
     "CollapsedWeightsWarning",
+    "CurvatureError",
     "FailedRowsWarning",
     "LinkWarning",
     "MissingClassesWarning",
+    "NetworkError",
     "PoorFitWarning",
     "SlowWarning",
     "UncertaintyWarning",
     "UnreadableFileError",
 ]
+
+# Functions of these stand between a method of the package and who has called it.
+_WRAPPERS = ("contextlib", "sklearn.base", "sklearn.utils._param_validation")
+
+
+def warn(message: str, category: type[Warning]) -> None:
+    """Warn at the line outside the package that has called it.
+
+    Parameters
+    ----------
+    message : str
+        What is to be said.
+    category : type
+        The kind of warning.
+    """
+    frame, level, outside = sys._getframe(1), 2, 2
+    package = __name__.partition(".")[0]
+    was_inside = True
+    while frame.f_back is not None:
+        name = frame.f_globals.get("__name__", "")
+        inside = name.partition(".")[0] == package or (was_inside and name in _WRAPPERS)
+        if inside:
+            outside = level + 1
+        was_inside = inside
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, category, stacklevel=outside)
+
+
+class NetworkError(ValueError):
+    """The network, or an estimator around it, raises an error when it is run.
+
+    Its cause (``__cause__``) is the error itself.
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> from sklearn_quam import ReferenceClassifier
+    >>> from sklearn_quam.exceptions import NetworkError
+    >>> try:
+    ...     ReferenceClassifier(nn.Linear(4, 2)).fit([[0.0, 1.0, 2.0]] * 2, [0, 1])
+    ... except NetworkError as error:
+    ...     print(type(error.__cause__).__name__)
+    RuntimeError
+    """
+
+
+class CurvatureError(ValueError):
+    """The curvature of the training loss cannot be measured, or does not fit the memory.
+
+    With ``search="auto"``, the search needs none instead, which is said in a warning.
+
+    Examples
+    --------
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from sklearn_quam import QUAMClassifier
+    >>> from sklearn_quam.exceptions import CurvatureError
+    >>> X, y = [[0.0], [1.0], [2.0], [3.0]], [0, 1, 0, 1]
+    >>> network = LogisticRegression().fit(X, y)
+    >>> try:
+    ...     QUAMClassifier(network, search="natural", memory_limit=10).fit(X, y)
+    ... except CurvatureError as error:
+    ...     print(error)    # doctest: +ELLIPSIS
+    The curvature of what is searched needs ...
+    """
 
 
 class UnreadableFileError(ValueError):
@@ -44,10 +113,14 @@ class UncertaintyWarning(UserWarning):
 
 
 class BeyondRangeWarning(UncertaintyWarning):
-    """Some rows are so far from the training data that the network cannot compute with them.
+    """Some rows are far outside of the range of all training rows.
 
-    Their epistemic and total uncertainty is 1e300, which stands for infinite. Fill values such as
-    1e20 are the usual reason.
+    A value is more than a hundred times as far from the middle of the training rows' values as
+    these are apart, a whole row is more than ten times as far (root mean square over its features),
+    or the numbers of the network overflow, saturate or lose all their digits. The epistemic and
+    total uncertainty of such rows is 1e300, which stands for infinite, and detectors give them
+    minus infinity. Fill values such as 1e20, and features that are not scaled, are the usual
+    reasons.
 
     Examples
     --------

@@ -10,3 +10,17 @@ def pytest_collection_modifyitems(items):
             ignored = "ignore::sklearn_quam.exceptions.PoorFitWarning"
             # In front: what a test says itself comes after it, and wins.
             item.add_marker(pytest.mark.filterwarnings(ignored), append=False)
+
+
+class _StandingStill:
+    """A clock that stands still: no test takes long enough for a bar or a warning."""
+
+    @staticmethod
+    def monotonic():
+        return 0.0
+
+
+@pytest.fixture(autouse=True)
+def _no_time_passes(monkeypatch):
+    """Let nothing that is said depend on how busy the machine is."""
+    monkeypatch.setattr("sklearn_quam._posterior.progress.time", _StandingStill)

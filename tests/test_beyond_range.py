@@ -1,4 +1,4 @@
-"""Absurd rows never look safe: what a network cannot compute with is infinitely uncertain."""
+"""Rows far outside of the range of all training rows are infinitely uncertain."""
 
 import numpy as np
 import pytest
@@ -10,9 +10,14 @@ from torch import nn
 
 import sklearn_quam
 from sklearn_quam import QUAMClassifier, QUAMRegressor, ReferenceClassifier, ReferenceRegressor
+from sklearn_quam._network.inputs.rows import Inputs
+from sklearn_quam._posterior.known import input_range
 from sklearn_quam.exceptions import BeyondRangeWarning, PoorFitWarning
 
 from .networks import LABELS, TARGET, X_NEW, Apply, X, dense, train
+from .ood.common import NAMES as DETECTORS
+from .ood.common import make_data as detector_data
+from .ood.common import make_detector
 from .test_contract import METHODS, is_classifier, make_data, make_estimator
 
 INFINITE = 1e300
@@ -124,7 +129,7 @@ def test_one_absurd_row_is_counted_and_leaves_the_others_alone(method):
     expected = est.predict_uncertainty(rows)
     filled = rows.copy()
     filled[4, 2] = 9.97e36
-    with pytest.warns(BeyondRangeWarning, match=r"cannot compute with 1 of 7 rows .*row 4") as seen:
+    with pytest.warns(BeyondRangeWarning, match=r"^1 of 7 rows \(.*row 4\) are beyond") as seen:
         u, diagnostics = est.predict_uncertainty(filled, return_diagnostics=True)
     seen = [warning for warning in seen if warning.category is BeyondRangeWarning]
     assert [warning.filename for warning in seen] == [__file__]
@@ -221,10 +226,10 @@ def test_prices_and_models_of_absurd_rows():
         np.testing.assert_array_equal(est.rival_costs(rows[[1]]), np.zeros((1, 3)))
     np.testing.assert_allclose(costs[[0, 2]], est.rival_costs(rows[[0, 2]]), rtol=1e-5)
     for ask in (est.adversarial_models, est.search_traces):
-        with pytest.raises(ValueError, match="cannot compute with row 1"):
+        with pytest.raises(ValueError, match="Row 1 is beyond the range"):
             ask(rows)
     laplace = sklearn_quam.LaplaceClassifier(dense(), random_state=0).fit(X, LABELS)
-    with pytest.raises(ValueError, match="cannot compute with row 1"):
+    with pytest.raises(ValueError, match="Row 1 is beyond the range"):
         laplace.score_distribution(rows)
 
 
@@ -257,3 +262,92 @@ def test_all_models_that_agree_as_surely_as_about_training_rows_have_no_doubt():
     # In more digits: the mean over members of q log(q / mean of q), for either other class.
     q = np.exp(-40.0 - np.arange(3))
     assert 0 < 2 * np.mean(q * np.log(q / q.mean())) < 1e-15
+
+
+# -- far outside of the range of all training rows -------------------------------------------
+
+
+@pytest.mark.parametrize("factor", [1e3, 1e6])
+@each_method
+def test_rows_many_times_too_large_are_beyond_whatever_the_method(method, factor):
+    est = fitted(method, "tanh", torch.float32).set_params(setting="given")
+    rows = make_data(method, n_samples=7, seed=1)[0]
+    assert not est.predict_uncertainty(rows).beyond_range.any()
+    with pytest.warns(BeyondRangeWarning, match="^7 of 7 rows"):
+        u = est.predict_uncertainty(factor * rows)
+    assert u.beyond_range.all()
+    with pytest.warns(BeyondRangeWarning):
+        assert np.isfinite(est.predict(factor * rows)).all()
+
+
+def test_the_prediction_of_a_row_beyond_is_that_of_the_network():
+    net = train(dense(), X, LABELS)
+    est = QUAMClassifier(net, random_state=0).fit(X, LABELS)
+    with pytest.warns(BeyondRangeWarning):
+        proba, u = est.predict_proba(1e3 * X_NEW, return_uncertainty=True)
+    with torch.no_grad():
+        own = net(torch.tensor(1e3 * X_NEW)).softmax(dim=1).numpy()
+    np.testing.assert_allclose(proba, own, atol=1e-6)
+    assert u.beyond_range.all()
+
+
+@pytest.mark.parametrize("name", DETECTORS)
+def test_detectors_give_them_minus_infinity(name):
+    rows, y = detector_data()
+    detector = make_detector(name).fit(rows, y)
+    assert np.isfinite(detector.score_samples(rows)).all()
+    for factor in (1e3, 1e6):
+        with pytest.warns(BeyondRangeWarning, match="^7 of 7 rows.*score is minus inf") as seen:
+            scores = detector.score_samples(factor * rows[:7])
+        assert [warning.filename for warning in seen] == [__file__]
+        assert np.isneginf(scores).all()
+
+
+def beyond(training, rows, **factors):
+    known = input_range(Inputs.of(torch.tensor(training)))
+    return known.beyond(Inputs.of(torch.tensor(rows)), **factors).numpy()
+
+
+def test_a_value_or_a_whole_row_may_be_beyond():
+    training = np.array([[0.0, 0, 0, 0], [1, 1, 1, 1]])
+    rows = np.array([[0.5, 15, 0.5, 0.5], [12, 12, 12, 12], [0.5, 200, 0.5, 0.5], [np.nan] * 4])
+    np.testing.assert_array_equal(beyond(training, rows), [False, True, True, True])
+    np.testing.assert_array_equal(beyond(training, -rows), [False, True, True, True])
+    assert not beyond(training, rows[:3], of_value=1e3, of_row=1e3).any()
+
+
+def test_features_that_are_constant_in_training_may_be_rare():
+    pixels = np.zeros((20, 4))
+    pixels[:, 1:3] = np.arange(20)[:, None] % 17
+    rows = np.zeros((3, 4))
+    rows[:, 0] = [1, 16, -9999]
+    np.testing.assert_array_equal(beyond(pixels, rows), [False, False, True])
+    rare = pixels.copy()
+    rare[3, 0] = 1e-3
+    np.testing.assert_array_equal(beyond(rare, rows), [False, False, True])
+
+
+def test_rows_that_are_all_alike_have_only_a_size():
+    np.testing.assert_array_equal(
+        beyond(np.full((3, 2), 5.0), [[5.0, 5], [40, 5], [9e3, 5]]), [False, False, True]
+    )
+    assert beyond(np.zeros((3, 2)), [[0.0, 1], [0, 1e3]]).tolist() == [False, True]
+
+
+def test_images_have_one_range_and_whole_numbers_none():
+    images = np.zeros((5, 1, 3, 3), dtype=np.float32)
+    images[:, 0, 1, 1] = 1
+    rows = np.zeros((3, 1, 3, 3), dtype=np.float32)
+    rows[1] = 1  # all white: within the range, odd as it is
+    rows[2] = 255
+    np.testing.assert_array_equal(beyond(images, rows), [False, False, True])
+    assert not beyond(np.arange(6).reshape(3, 2), np.full((2, 2), 10**6)).any()
+
+
+def test_the_range_of_many_rows_is_that_of_all_batches():
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(3000, 3)).astype(np.float32)
+    found = input_range(Inputs.of(torch.tensor(rows)))
+    np.testing.assert_allclose(found.centre[0], (rows.max(0) + rows.min(0)) / 2, rtol=1e-6)
+    widths = np.ptp(rows, axis=0)
+    np.testing.assert_allclose(found.width[0], np.maximum(widths, np.median(widths)), rtol=1e-6)

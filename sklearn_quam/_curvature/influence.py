@@ -65,18 +65,25 @@ class Influence:
             index = torch.arange(total, device=features[0].device).expand(len(features[0]), -1)
             return index, torch.ones_like(index, dtype=self.features[0].dtype), 0
         n_drawn = int(_SHARE * n_rows)
-        # A number for every training row is large: only for so many rows at once.
-        some = rows_within(total * features[0].element_size())
+        # Numbers for every training row are large: only for so many rows at once.
+        some = rows_within(total * self._bytes_of_a_pair())
         groups = zip(*(part.split(some) for part in features), strict=True)
         found = [self._rows_for(list(group), n_rows, n_drawn) for group in groups]
         index, count = (torch.cat(parts) for parts in zip(*found, strict=True))
         return index, count, n_drawn
 
+    def _bytes_of_a_pair(self) -> int:
+        """Return what a row that is asked about takes for each training row."""
+        # A kernel, its share and the sum of shares; or strengths, their sums in the widest type,
+        # and a copy in that type on the way to these.
+        own = self.features[0]
+        return 3 * own.element_size() + 2 * accumulation_dtype(own.device).itemsize
+
     def _rows_for(self, features: list[Tensor], n_rows: int, n_drawn: int) -> tuple[Tensor, Tensor]:
         """Return training rows, some of them drawn, for rows that are worked on together."""
         strength = self._strength(features)
         top = strength.topk(n_rows - n_drawn, dim=1).indices
-        rest = strength.scatter(1, top, 0.0)
+        rest = strength.scatter_(1, top, 0.0)
         drawn, count = _systematic_sample(rest, n_drawn, self.start)
         once = torch.ones_like(top, dtype=strength.dtype)
         return torch.cat([top, drawn], dim=1), torch.cat([once, count], dim=1)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from .._network.free import FreeNetwork
 from .._network.likelihood import Likelihood, Output
 from .._network.limits import accumulation_dtype, rows_within, slices
+from .._network.outputs import NetworkErrors
 from .._network.reference import Rows
 from .scores import Places, View, WholeNetwork
 from .structures import Curvature, Kronecker
@@ -108,7 +109,7 @@ def rows_first(layers: dict[str, nn.Module], module: nn.Module, probe: Rows) -> 
     """
     found = set(layers)
     for rows in (probe, tuple(part[:-1] for part in probe)):
-        with _Recorder(layers) as recorder, torch.no_grad():
+        with _Recorder(layers) as recorder, torch.no_grad(), NetworkErrors():
             module(*rows)
         found -= {name for name, values, _ in recorder.calls if len(values) != len(rows[0])}
     return found
@@ -146,7 +147,9 @@ def add_kronecker_moments(
             part = tuple(values.repeat_interleave(2, dim=0) for values in part)
             scale = scale.repeat(2) / 2
         with _Recorder(layers) as recorder, torch.enable_grad():
-            scores, root = scores_and_root(module(*part))
+            with NetworkErrors():
+                output = module(*part)
+            scores, root = scores_and_root(output)
         scaled = (root.mT.to(scores.dtype) @ scores[..., None])[..., 0]
         for name, inputs_, gradients in _by_layer(recorder, layers, scaled):
             root_scale = scale.sqrt()[:, None, None, None]
@@ -162,7 +165,9 @@ def _rows_at_once(
     """Return for how many rows what goes through the layers, and comes back, can be held."""
     few = tuple(part[:1].repeat_interleave(2, dim=0) for part in rows)
     with _Recorder(layers) as recorder, torch.no_grad():
-        scores, root = scores_and_root(module(*few))
+        with NetworkErrors():
+            output = module(*few)
+        scores, root = scores_and_root(output)
     n_numbers = 0
     for name, taken, returned in recorder.calls:
         n_numbers += _inputs_of(layers[name], taken).numel() + root.shape[-1] * returned.numel()
@@ -175,12 +180,13 @@ def _by_layer(
 ) -> Iterator[tuple[str, Tensor, Tensor]]:
     """Yield inputs and gradients of each layer; where it runs twice it has the more places."""
     outputs = [output for _, _, output in recorder.calls]
-    by_score = [
-        torch.autograd.grad(
-            scores[:, index].sum(), outputs, retain_graph=True, materialize_grads=True
-        )
-        for index in range(scores.shape[1])
-    ]
+    with NetworkErrors():
+        by_score = [
+            torch.autograd.grad(
+                scores[:, index].sum(), outputs, retain_graph=True, materialize_grads=True
+            )
+            for index in range(scores.shape[1])
+        ]
     for name, layer in layers.items():
         calls = [i for i, (called, _, _) in enumerate(recorder.calls) if called == name]
         inputs = [_inputs_of(layer, recorder.calls[i][1]) for i in calls]
@@ -236,7 +242,9 @@ class LayerView:
         module = self.network.split.rest
         layers = {name: module.get_submodule(name) for name in self.layers}
         with _Recorder(layers) as recorder, torch.enable_grad():
-            prediction = self.network.executor.likelihood.prediction(module(*rows))
+            with NetworkErrors():
+                output = module(*rows)
+            prediction = self.network.executor.likelihood.prediction(output)
             scores = self.whole.scores(prediction)
         places = {
             name: (inputs[:n_rows].to(dtype), gradients[:n_rows].to(dtype))
@@ -298,7 +306,7 @@ def features_of_layers(module: nn.Module, names: Iterable[str], rows: Rows) -> l
     # A single row is run twice: modules that squeeze their values would lose its axis.
     if n_rows == 1:
         rows = tuple(part.repeat_interleave(2, dim=0) for part in rows)
-    with _Recorder(layers) as recorder, torch.no_grad():
+    with _Recorder(layers) as recorder, torch.no_grad(), NetworkErrors():
         module(*rows)
     found = []
     for name, values, output in recorder.calls:

@@ -15,6 +15,7 @@ from .._network.free import Free, FreeNetwork
 from .._network.limits import Limits, in_units, slices
 from .._network.predictions import Prediction, from_arrays, to_arrays
 from .._network.reference import TrainingSet
+from ..exceptions import CurvatureError
 from .layouts import Matrices, Vectors
 from .measure import measure_curvature
 from .scores import score_view
@@ -157,7 +158,7 @@ def _refuse_large_factors(network: FreeNetwork, structure: str, limits: Limits) 
     # All factors, two copies of one while it is inverted, and the inverses in single precision.
     needed = sum(squares) * 3 // 2 + 2 * max(squares, default=0)
     if needed > limits.memory:
-        raise ValueError(
+        raise CurvatureError(
             f"The curvature of what is searched needs {in_units(needed)}, more than the "
             f"memory_limit of {in_units(limits.memory)}: a searched layer has "
             f"{max(sizes)} inputs or outputs. Pass a larger memory_limit, parameters= without "

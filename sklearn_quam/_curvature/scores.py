@@ -12,6 +12,7 @@ from .._network.executors import ChainExecutor
 from .._network.free import Free, FreeNetwork
 from .._network.likelihood import CategoricalLikelihood, GaussianLikelihood, Likelihood
 from .._network.limits import accumulation_dtype
+from .._network.outputs import NetworkErrors
 from .._network.predictions import Gaussian, Prediction
 from .._network.reference import Rows
 from .layouts import Layout, Matrices
@@ -250,17 +251,8 @@ class WholeNetwork:
             columns = [
                 # Cloned: the memory of a gradient is used again for the next one. Detached: zeros
                 # of unused parameters ask for gradients themselves in torch 2.5.
-                [
-                    part.detach().clone()
-                    for part in torch.autograd.grad(
-                        scores[:, index].sum(),
-                        list(values.values()),
-                        retain_graph=True,
-                        # Zero where a parameter is not used.
-                        materialize_grads=True,
-                    )
-                ]
-                for index in range(self.n_scores)
+                [part.detach().clone() for part in _gradients(score, values)]
+                for score in scores.unbind(dim=1)
             ]
         stacked = [torch.stack(parts, dim=1).to(dtype) for parts in zip(*columns, strict=True)]
         jacobians = Jacobians(dict(zip(values, stacked, strict=True)))
@@ -269,6 +261,14 @@ class WholeNetwork:
     def bytes_per_row(self) -> int:
         """Return the memory that the design of a row takes."""
         return 4 * 8 * self.n_scores * self.network.free.size
+
+
+def _gradients(score: Tensor, values: Free) -> tuple[Tensor, ...]:
+    """Return the derivatives of a score by parameters, zero where one is not used."""
+    with NetworkErrors():
+        return torch.autograd.grad(
+            score.sum(), list(values.values()), retain_graph=True, materialize_grads=True
+        )
 
 
 def find_head(network: FreeNetwork) -> Head | None:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from .._network.free import Free
+from ..exceptions import CurvatureError
 from .layouts import Layout, Matrices
 from .scores import Design, Features, Fisher, Places
 
@@ -83,13 +84,22 @@ class ScoreSpread(NamedTuple):
 
 
 def _spread_of(covariance: Tensor) -> ScoreSpread:
-    values, vectors = torch.linalg.eigh(covariance)
-    return ScoreSpread(vectors, values.clamp(min=0).sqrt())
+    # Rows whose numbers overflow have an undefined spread, and leave the others theirs.
+    finite = covariance.isfinite().flatten(1).all(dim=1)
+    values, vectors = torch.linalg.eigh(torch.where(finite[:, None, None], covariance, 0.0))
+    scale = torch.where(finite[:, None], values.clamp(min=0).sqrt(), math.nan)
+    return ScoreSpread(vectors, scale)
 
 
 def _eigen(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """Return eigenvalues, which rounding must not make negative, and eigenvectors."""
-    values, vectors = torch.linalg.eigh(matrix)
+    try:
+        values, vectors = torch.linalg.eigh(matrix)
+    except torch.linalg.LinAlgError as error:
+        raise CurvatureError(
+            f"The curvature of the training loss has no eigenvalues ({error}). Check the weights "
+            "of the network, and whether X is scaled as it was for training."
+        ) from error
     return values.clamp(min=0), vectors
 
 

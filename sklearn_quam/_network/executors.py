@@ -18,12 +18,14 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn import functional
 
+from ..exceptions import NetworkError
 from .adapters import TargetUnits
 from .chain import Chain, Layer
-from .cut.steps import Steps
+from .cut.steps import NotAChainError, Steps
 from .cut.tracing import attribute
 from .inputs.rows import Rows
 from .likelihood import CategoricalLikelihood, Likelihood
+from .outputs import NetworkErrors
 from .predictions import Categorical, Prediction
 
 Weights = dict[str, Tensor]
@@ -138,10 +140,9 @@ class Executor:
 
     def _run_one(self, weights: Weights, rows: Rows) -> tuple[Tensor, ...]:
         # torch's own tying leaves the module changed where a submodule has two names.
-        with self._running:
-            output = functional_call(
-                self.module, self._everywhere(weights), rows, tie_weights=False
-            )
+        everywhere = self._everywhere(weights)
+        with self._running, NetworkErrors():
+            output = functional_call(self.module, everywhere, rows, tie_weights=False)
         return self.likelihood.prediction(output).parts
 
     def _everywhere(self, weights: Weights) -> Weights:
@@ -232,7 +233,8 @@ class VmapExecutor(Executor):
     def _vmap(
         self, run: Callable[[Weights, Rows], tuple[Tensor, ...]], weights: Weights, rows: Rows
     ) -> Prediction:
-        with _WithoutFusedAttention(), warnings.catch_warnings():
+        # What torch.vmap cannot do with a network is an error of the network, too.
+        with NetworkErrors(), _WithoutFusedAttention(), warnings.catch_warnings():
             # An operation that runs model by model, as in weight normalisation, is no concern.
             warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
             parts = vmap(run)(weights, rows)
@@ -302,14 +304,14 @@ def _read_chain(
 ) -> tuple[list[str], list[Layer], list[Callable[[Tensor], Tensor]]]:
     """Return the layers of a chain, the prefixes of their names, and what comes behind the last.
 
-    Raises ValueError for anything but a chain of linear layers and known activations.
+    Raises NotAChainError for anything but a chain of linear layers and known activations.
     """
     prefixes: list[str] = []
     layers: list[Layer] = []
     endings: list[Callable[[Tensor], Tensor]] = []
     for name, step in _steps(module):
         if endings:
-            raise ValueError("Not a chain of linear layers.")
+            raise NotAChainError("Not a chain of linear layers.")
         if type(step) is nn.Linear:
             prefixes.append(f"{name}." if name else "")
             layers.append(Layer(step.weight, step.bias))
@@ -321,9 +323,9 @@ def _read_chain(
         elif isinstance(step, TargetUnits):
             endings.append(step.over_middle)
         else:
-            raise ValueError("Not a chain of linear layers.")
+            raise NotAChainError("Not a chain of linear layers.")
     if not layers:
-        raise ValueError("Not a chain of linear layers.")
+        raise NotAChainError("Not a chain of linear layers.")
     last = layers[-1].activation
     if last is not None:
         # The chain's own backward pass begins at a linear layer.
@@ -380,11 +382,13 @@ def choose_executor(
     pair = _two_models(weights)
     shared, query = tuple(part[:-1] for part in rows), tuple(part[[0, -1]] for part in rows)
     expected = _with_gradients(loop, pair, shared, query)
-    for kind in (ChainExecutor, VmapExecutor):
+    # A matrix of rows is what chains are made for.
+    is_matrix = len(rows) == 1 and rows[0].ndim == 2
+    for kind in (ChainExecutor, VmapExecutor) if is_matrix else (VmapExecutor,):
         try:
             executor = kind(module, likelihood)
             got = _with_gradients(executor, pair, shared, query)
-        except Exception:
+        except (NotAChainError, NetworkError):
             # What a module may do is open-ended; a way that fails is not taken.
             continue
         if all(map(_close, got, expected)):
@@ -420,7 +424,8 @@ def _with_gradients(
         parts = executor.predict(weights, shared, query).parts
         predicted = torch.cat([part.flatten() for part in parts])
         total = predicted.square().sum() + sum(0 * value.sum() for value in values)
-        gradients = torch.autograd.grad(total, values)
+        with NetworkErrors():
+            gradients = torch.autograd.grad(total, values)
     return predicted.detach(), torch.cat([gradient.flatten() for gradient in gradients])
 
 

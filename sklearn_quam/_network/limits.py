@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -109,18 +110,62 @@ def in_units(n_bytes: int) -> str:
 def _free_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
+    found = [_available(Path("/proc")), *_left_to_groups(Path("/proc"), Path("/sys/fs/cgroup"))]
+    return max(1, min((free for free in found if free is not None), default=4 * _FALLBACK))
+
+
+def _available(proc: Path) -> int | None:
+    """Return what the system can hand out: pages of files that it may forget count as free."""
+    told = _numbers(proc / "meminfo").get("MemAvailable:")
+    if told is not None:
+        return 1024 * told
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
-        return 4 * _FALLBACK
+        return None
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Tell whether an error says that memory has run out: a CPU has no class of its own for it."""
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
-        return True
-    said = str(error)
-    return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in said and "memory" in said
+def _left_to_groups(proc: Path, groups: Path) -> Iterator[int]:
+    """Yield what is left to each of the control groups that this process is in, as in a container.
+
+    A limit binds everybody below: of the second version ("0::/path") and of the first
+    ("4:memory:/path"). Inside of a container the path may be one of the host; its own is the root.
+    """
+    for line in _lines(proc / "self" / "cgroup"):
+        _, kinds, path = line.split(":", 2)
+        if not kinds:
+            root, limit, used, cached = groups, "memory.max", "memory.current", "inactive_file"
+        elif "memory" in kinds.split(","):
+            root, limit, used = groups / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
+            cached = "total_inactive_file"
+        else:
+            continue
+        own = root / path.strip().strip("/")
+        for group in (own, *own.parents):
+            allowed, taken = _number(group / limit), _number(group / used)
+            if allowed is not None and taken is not None:
+                yield allowed - taken + _numbers(group / "memory.stat").get(cached, 0)
+            if group == root:
+                break
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []
+
+
+def _numbers(path: Path) -> dict[str, int]:
+    """Return what stands behind each first word of a file, where that is a number."""
+    words = (line.split() for line in _lines(path))
+    return {w[0]: int(w[1]) for w in words if len(w) > 1 and w[1].isdigit()}
+
+
+def _number(path: Path) -> int | None:
+    """Return the number that a file holds; None for "max", and where there is no such file."""
+    (word, *_) = _lines(path) or [""]
+    return int(word) if word.strip().isdigit() else None
 
 
 def slices(n_rows: int, size: int) -> Iterator[slice]:

@@ -1,8 +1,8 @@
-"""What counts of all that a network returns, and in which precision it is computed."""
+"""What counts of all that a network returns or raises, and in which precision it is computed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -10,9 +10,70 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from ..exceptions import NetworkError
 
-class InvalidOutputError(ValueError):
+# What the code of users raises: a network, an estimator around it, or torch on its behalf. Warnings
+# that are made errors, and interrupts, are none of these.
+NETWORK_ERRORS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    BufferError,
+    EOFError,
+    ImportError,
+    LookupError,
+    NameError,
+    OSError,
+    RuntimeError,
+    StopIteration,
+    TypeError,
+    ValueError,
+    torch.jit.Error,
+)
+
+
+class InvalidOutputError(NetworkError):
     """What a network returned does not fit its task, its classes or its link."""
+
+
+def is_out_of_memory(error: object) -> bool:
+    """Tell whether an error says that memory has run out: a CPU has no class of its own for it."""
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    said = str(error)
+    return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in said and "memory" in said
+
+
+class NetworkErrors:
+    """The one place where errors of code that is not ours become `NetworkError`.
+
+    Nothing but a call of this code belongs into such a block, so that an error of our own is never
+    taken for one of the network. That memory runs out is not the network's fault.
+
+    Parameters
+    ----------
+    what : callable, default=None
+        Returns the message for an error; None says what and why in general.
+    """
+
+    def __init__(self, what: Callable[[Any], str] | None = None) -> None:
+        self._what = _in_general if what is None else what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if isinstance(error, NETWORK_ERRORS) and not is_out_of_memory(error):
+            if isinstance(error, NetworkError):
+                return
+            raise NetworkError(self._what(error)) from error
+
+
+def _in_general(error: object) -> str:
+    return (
+        "The network raises an error, with its own weights or with those of other plausible "
+        f"models: {type(error).__name__}: {error}"
+    )
 
 
 def picked(output: Any, which: str | int | None) -> Any:
@@ -106,12 +167,13 @@ def returned(module: nn.Module, *inputs: Any) -> Any:
     object
         What it returns.
     """
-    with _NotingAutocast() as noting:
+    with NetworkErrors(), _NotingAutocast() as noting:
         output = module(*inputs)
     if not noting.seen:
         return output
     module.forward = InOwnPrecision(module)
-    return module(*inputs)
+    with NetworkErrors():
+        return module(*inputs)
 
 
 class _NotingAutocast(TorchFunctionMode):

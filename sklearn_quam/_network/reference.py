@@ -15,6 +15,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils import check_array
 from torch import Tensor, nn
 
+from ..exceptions import NetworkError
 from .adapters import (
     Network,
     floating_dtype,
@@ -36,9 +37,9 @@ from .likelihood import (
     Output,
     infer_link,
 )
-from .limits import batches, is_out_of_memory
+from .limits import batches
 from .memory import peak_bytes
-from .outputs import InvalidOutputError, picked, returned
+from .outputs import InvalidOutputError, NetworkErrors, picked, returned
 from .predictions import Prediction, from_arrays, to_arrays
 
 _PROBE_ROWS = 16
@@ -128,12 +129,8 @@ class ReferenceModel:
 
     def _predict_batch(self, inputs: Inputs) -> Prediction:
         rows = inputs.at_least_two()
-        try:
+        with NetworkErrors(partial(cannot_process, inputs)):
             output = self.module(*rows.parts)
-        except Exception as error:
-            if is_out_of_memory(error):
-                raise
-            raise cannot_process(inputs, error) from error
         prediction = self.likelihood.prediction(output)
         if len(prediction) != len(rows):
             raise InvalidOutputError(
@@ -289,13 +286,14 @@ def build_reference(
             )
         in_target_units(module, *scaled, output)
         likelihood = replace(likelihood, output=None)
-        given = module(*map(partial(to_tensor, device=target), probe, dtypes))
+        with NetworkErrors():
+            given = module(*map(partial(to_tensor, device=target), probe, dtypes))
     threshold = network.threshold
     reference = ReferenceModel(
         module, likelihood, transformers, dtypes, names, target, is_torch(final), threshold
     )
     rows = reference.inputs(StoredArrays(probe, names))[:]
-    with torch.no_grad():
+    with torch.no_grad(), NetworkErrors():
         needed = peak_bytes(lambda: module(*rows.parts)) // len(rows)
     reference = replace(reference, bytes_per_row=needed)
     _check_rows(reference, rows, given)
@@ -392,10 +390,10 @@ def _first_run(
         try:
             with torch.no_grad():
                 return returned(module, *inputs.parts), chosen
-        except Exception as error:
-            failures.append((inputs, error))
+        except NetworkError as error:
+            failures.append((inputs, error.__cause__ or error))
     inputs, first = failures[0]
-    raise cannot_process(inputs, first) from first
+    raise NetworkError(cannot_process(inputs, first)) from first
 
 
 def _candidates(part: np.ndarray, dtype: torch.dtype, several: bool) -> list[torch.dtype]:
@@ -405,10 +403,10 @@ def _candidates(part: np.ndarray, dtype: torch.dtype, several: bool) -> list[tor
     return [*itself, dtype] if several else [dtype, *itself]
 
 
-def cannot_process(inputs: Inputs, error: Exception) -> ValueError:
-    """Return an error in plain words for one that a network has raised."""
+def cannot_process(inputs: Inputs, error: object) -> str:
+    """Say in plain words what an error means that a network has raised."""
     what = "rows" if len(inputs.parts) == 1 else f"{len(inputs.parts)} inputs whose rows are"
-    return ValueError(
+    return (
         f"The network cannot process {what} of shape {inputs.describe()} on {inputs.device}: "
         f"{type(error).__name__}: {error}. X must have the shape that the network was trained with."
     )

@@ -15,7 +15,9 @@ from sklearn.utils.validation import has_fit_parameter
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from ..exceptions import NetworkError
 from .adapters import check_kind, column_of_label, floating_dtype, is_skorch, split_pipeline
+from .outputs import NetworkErrors
 
 # torch's random state belongs to all threads: of those that seed it, one trains at a time.
 _SEEDED = threading.RLock()
@@ -213,9 +215,10 @@ def _in_precision(X: Any, dtype: type) -> Any:
 
 def _try_rows(module: nn.Module, rows: Any) -> Tensor | None:
     """Return the output for some rows, or None where the module does not take them so."""
+    device = next(module.parameters(), torch.empty(0)).device
     try:
-        with torch.no_grad():
-            output = module.eval()(torch.tensor(rows).to(next(module.parameters()).device))
-    except Exception:
+        with torch.no_grad(), NetworkErrors():
+            output = module.eval()(torch.tensor(rows).to(device))
+    except NetworkError:
         return None
     return output if isinstance(output, Tensor) else None

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from ..exceptions import NetworkError
 from .checkpoint import Checkpoint, in_any_order, open_checkpoint
 from .fitted import FittedMethod, Question
 from .progress import Progress
@@ -75,22 +76,12 @@ def answer(
             raise _lost(error, n_done, len(inputs), checkpoint) from error
     results = join([done[number] for number in range(len(chunks))])
     if results.diagnostics._failed.all():
-        _raise_again(fitted, inputs[:1], question)
+        # Once more, for the error itself.
+        fitted.results(inputs[:1], question)
         _refuse_failed(results, 0)
     return results
 
 
-def _raise_again(fitted: FittedMethod, inputs: Any, question: Question) -> None:
-    """Ask once more about a row that has failed as all others have, for the error itself."""
-    try:
-        fitted.results(inputs, question)
-    except ValueError:
-        raise
-    except Exception as error:
-        raise ValueError(
-            "The network raises an error for every row, with its own weights or with those of "
-            f"other plausible models: {type(error).__name__}: {error}"
-        ) from error
 
 
 def _results_of(
@@ -143,4 +134,4 @@ def _refuse_failed(results: RowResults, start: int) -> None:
     """Raise an error where the network has raised one for a row."""
     for row, error in enumerate(results.diagnostics.error, start):
         if error is not None:
-            raise ValueError(f"The network cannot process row {row} of X: {error}")
+            raise NetworkError(f"The network cannot process row {row} of X: {error}")

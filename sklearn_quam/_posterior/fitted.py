@@ -13,9 +13,11 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 
 from .._network.inputs.rows import Inputs, StoredRows
-from .._network.limits import Limits, batches, is_out_of_memory, slices
+from .._network.limits import Limits, batches, slices
+from .._network.outputs import is_out_of_memory
 from .._network.predictions import Prediction
 from .._network.reference import ReferenceModel
+from ..exceptions import NetworkError
 from .accumulate import Posterior, make_posterior
 from .known import KnownRange
 from .lost import guarded, results_of_lost
@@ -133,7 +135,7 @@ class FittedMethod(Generic[AnyModels]):
         return guarded(self.known, own, original, *asked, ask, question.predictive)
 
     def predict(self, inputs: StoredRows) -> tuple[Prediction, np.ndarray]:
-        """Return what the given network predicts for rows, and which it cannot compute with."""
+        """Return what the given network predicts for rows, and which are beyond the range."""
         predictions: list[Any] = []
         lost = []
         for rows in batches(inputs):
@@ -150,13 +152,13 @@ class FittedMethod(Generic[AnyModels]):
         def works(rows: Inputs) -> bool:
             try:
                 self.reference.predict(rows)
-            except ValueError:
+            except NetworkError:
                 return False
             return True
 
         try:
             return self.reference.predict(inputs)
-        except ValueError as error:
+        except NetworkError as error:
             if not (works(inputs[:1]) or works(inputs[-1:])):
                 raise
             first, last = 0, len(inputs)
@@ -164,7 +166,7 @@ class FittedMethod(Generic[AnyModels]):
                 middle = (first + last) // 2
                 first, last = (middle, last) if works(inputs[first:middle]) else (first, middle)
             row = start + first
-            raise ValueError(f"The network cannot process row {row} of X: {error}") from error
+            raise NetworkError(f"The network cannot process row {row} of X: {error}") from error
 
     def results_of_chunks(self, chunks: Iterable[Any], question: Question) -> Iterator[RowResults]:
         """Yield the results of one chunk of rows after the other."""
@@ -185,16 +187,16 @@ class FittedMethod(Generic[AnyModels]):
         limits = question.limits
         try:
             return self.results(inputs, question), limits
-        except Exception as error:
-            if is_out_of_memory(error):
-                smaller = getattr(self.models, "smaller_limits", lambda *_: None)(
-                    len(inputs), limits
-                )
-                if smaller is None:
-                    raise
-                limits = smaller
-            elif len(inputs) == 1:
-                return self._unknown(f"{type(error).__name__}: {error}", question), limits
+        except NetworkError as error:
+            if len(inputs) == 1:
+                return self._unknown(_told(error), question), limits
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            smaller = getattr(self.models, "smaller_limits", lambda *_: None)(len(inputs), limits)
+            if smaller is None:
+                raise
+            limits = smaller
         middle, parts = max(1, len(inputs) // 2), []
         for half in (inputs[:middle], inputs[middle:]):
             if len(half):
@@ -211,6 +213,12 @@ class FittedMethod(Generic[AnyModels]):
         )
         told = replace(lost.diagnostics, error=np.array([error], dtype=object))
         return lost._replace(diagnostics=told)
+
+
+def _told(error: NetworkError) -> str:
+    """Return what the network has said."""
+    said = error.__cause__ or error
+    return f"{type(said).__name__}: {said}"
 
 
 def summarise(

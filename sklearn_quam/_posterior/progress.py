@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import sys
 import time
-import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 from tqdm.auto import tqdm
 
-from ..exceptions import SlowWarning
+from ..exceptions import SlowWarning, warn
 
 Item = TypeVar("Item")
 
 # Seconds ahead from which a bar is worth showing, and a warning worth reading.
 _WORTH_A_BAR = 10.0
 _WORTH_A_WARNING = 600.0
-# Before that many seconds, what is done says little about what is to come.
+# Before that many seconds, what is done says little about what is to come: a bar may be wrong for a
+# while, a warning stays.
 _SETTLED = 1.0
+_SURE = 10.0
 
 
 class Progress:
@@ -53,6 +54,8 @@ class Progress:
         self._done = self._before = self._current = 0
         self._part = 0.0
         self._start = time.monotonic()
+        # When something was done for the first time, and how much: until then, all is set up.
+        self._first: tuple[float, float] | None = None
         self._warned = False
         self._bar: Any = None
         if verbose:
@@ -89,13 +92,27 @@ class Progress:
     @property
     def seconds_left(self) -> float | None:
         """Seconds that are still ahead, None as long as nothing can be said."""
-        taken = time.monotonic() - self._start
-        done = self._done - self._before + self._part
+        taken, done = time.monotonic() - self._start, self._done - self._before + self._part
         if done <= 0 or (taken < _SETTLED and self._part):
             return None
-        return taken / done * (self._total - self._done - self._part)
+        return self._later(_SETTLED) or taken / done * self._ahead
+
+    @property
+    def _ahead(self) -> float:
+        return self._total - self._done - self._part
+
+    def _later(self, seconds: float) -> float | None:
+        """Return the time ahead by what was done for that long after the set-up, if anything."""
+        if self._first is None:
+            return None
+        taken = time.monotonic() - self._first[0]
+        done = self._done - self._before + self._part - self._first[1]
+        return taken / done * self._ahead if taken >= seconds and done > 0 else None
 
     def _refresh(self) -> None:
+        done = self._done - self._before + self._part
+        if self._first is None and done > 0:
+            self._first = (time.monotonic(), done)
         left = self.seconds_left
         if left is not None and self._bar is None and self._may_show and left > _WORTH_A_BAR:
             self._show()
@@ -104,9 +121,10 @@ class Progress:
             # Tenths of a row where rows take long.
             self._bar.n = round(exact, 1) if self._current <= 10 and self._part else int(exact)
             self._bar.refresh() if self._done == self._total else self._bar.update(0)
-        if left is not None and left > _WORTH_A_WARNING and not self._warned:
+        surely = None if self._warned else self._later(_SURE)
+        if surely is not None and surely > _WORTH_A_WARNING:
             self._warned = True
-            warnings.warn(self._words(left), SlowWarning, stacklevel=2)
+            warn(self._words(surely), SlowWarning)
 
     def _show(self) -> None:
         # The mean rate since the start: chunks differ, and the first ones are the slowest.

@@ -62,10 +62,13 @@ class Uncertainty(NamedTuple):
 
     @property
     def beyond_range(self) -> np.ndarray:
-        """Tell which rows the network cannot compute with.
+        """Tell which rows are beyond the range of the training data.
 
-        Next to their values, those of the training data are lost in rounding; or the network's
-        numbers for them overflow or saturate.
+        A value is more than a hundred times as far from the middle of the training rows' values as
+        these are apart, or a whole row is more than ten times as far (root mean square over its
+        features; images and sequences have one range for all their values, whole numbers none).
+        Or the network's numbers overflow, saturate or lose all their digits. Odd rows within the
+        range, such as an image that is all white, are not meant.
 
         Returns
         -------
@@ -124,7 +127,7 @@ class Diagnostics:
     effective_sample_size: np.ndarray
     n_diverged: np.ndarray
     error: np.ndarray
-    # What is said about rows that the network cannot compute with.
+    # What is said about rows beyond the range of the training data.
     _lost: ClassVar[dict[str, Any]] = {
         "standard_error": INFINITE,
         "effective_sample_size": 1.0,
@@ -164,7 +167,7 @@ class Diagnostics:
 
     @classmethod
     def _of_lost_rows(cls, n_rows: int) -> Self:
-        """Return what is said about rows that the network cannot compute with."""
+        """Return what is said about rows beyond the range of the training data."""
         return cls(**{name: np.full(n_rows, value) for name, value in cls._lost.items()})
 
 

@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .._network.inputs.rows import StoredRows
-from .._network.limits import Limits, in_units, is_out_of_memory
+from .._network.limits import Limits, in_units
 from .._network.memory import peak_bytes
+from .._network.outputs import is_out_of_memory
+from ..exceptions import NetworkError
 
 # For what single operations need for themselves, and what an allocator cannot use again.
 _RESERVE = 1.15
@@ -132,9 +134,11 @@ def _peak(fitted: Any, inputs: StoredRows, question: Any, n_rows: int, n_targets
     rows = inputs[:n_rows]
     try:
         return math.ceil(_RESERVE * peak_bytes(lambda: fitted.results(rows, asked)))
-    except Exception as error:
+    except NetworkError:
+        # Whatever it is will be told when it happens to rows that are asked about.
+        return 0
+    except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
-            # Whatever it is will be told when it happens to rows that are asked about.
-            return 0
+            raise
         # There is not even room to try.
         return 2 * question.limits.memory + 1

@@ -15,6 +15,7 @@ from torch.optim.adam import adam
 
 from .._network.free import Free, draw_batches
 from .._network.limits import Limits
+from .._network.outputs import NetworkErrors
 from .._network.predictions import Categorical, Prediction
 from .._network.reference import Rows
 from .problem import Problem
@@ -329,9 +330,10 @@ class PenaltySteps(BatchedSteps):
         targets: Any = problem.targets
         loss = targets.loss(evaluation.at_query, state.original, state.target)
         objective = loss + self.schedule.penalty_at(step) * evaluation.batch_loss
-        gradients = torch.autograd.grad(
-            objective.sum(), list(state.free.values()), allow_unused=True
-        )
+        with NetworkErrors():
+            gradients = torch.autograd.grad(
+                objective.sum(), list(state.free.values()), allow_unused=True
+            )
         # Parameters that the network does not use do not move, and may hold anything.
         # The fused steps walk memory in order: a transposed gradient would be misread.
         moving = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -25,6 +24,7 @@ from .._search.needs import sized
 from .._search.penalty import PenaltySearch
 from .._search.targets import Targets
 from .._search.traces import costs_of_rivals, found_models, search_traces
+from ..exceptions import CurvatureError, warn
 from ._estimator import FitData
 from ._weights import WeightChanging
 from .checks.warned import refuse_lost_rows, warn_about_collapsed_weights, warn_about_lost_rows
@@ -123,17 +123,16 @@ class AdversarialSearch(WeightChanging):
         )
         try:
             models = prepare(search, sampling=self._choose_sampling(search))
-        except Exception as error:
+        except CurvatureError as error:
             if self.search != "auto" or isinstance(search, PenaltySearch):
                 raise
             # What a network does may defeat the curvature in any way; the gradients remain.
             search, self.search_reason_ = PenaltySearch(), f"no curvature: {error}"
-            warnings.warn(
+            warn(
                 f"The curvature of the network cannot be measured ({error}), so that natural "
                 "search is not possible. Searching with search='penalty' instead, which takes much "
                 "longer. Other parameters=, such as 'last_layer', may help.",
                 UserWarning,
-                stacklevel=2,
             )
             models = prepare(search, sampling=self._choose_sampling(search))
         self.search_ = search
@@ -272,8 +271,8 @@ class AdversarialSearch(WeightChanging):
             What it costs to make each class more likely than not, in nats of the whole training
             set: zero for a class that is so already, infinite for classes that were not searched
             for (see ``targets``) or not reached. Regressors have two columns for each output: to
-            move its mean up, and down, by a standard deviation. All are zero for rows that the
-            network cannot compute with: any answer is as good as another.
+            move its mean up, and down, by a standard deviation. All are zero for rows
+            beyond the range of the training data: any answer is as good as another.
 
         Examples
         --------

@@ -38,8 +38,8 @@ class ProbabilityBounds(AdversarialSearch):
         Returns
         -------
         lower, upper : ndarray of shape (n_samples, n_classes)
-            Bounds of each probability; columns as in ``classes_``. They are 0 and 1 for rows that
-            the network cannot compute with.
+            Bounds of each probability; columns as in ``classes_``. They are 0 and 1 for rows
+            beyond the range of the training data.
 
         Examples
         --------

@@ -153,7 +153,7 @@ class BaseUncertaintyClassifier(ClassifierMixin, BaseUncertaintyEstimator):
         -------
         ndarray of shape (n_samples, n_classes), dtype bool
             Which labels are in the set of each row; columns as in ``classes_``. The most probable
-            one always is, and all are for rows that the network cannot compute with.
+            one always is, and all are for rows beyond the range of the training data.
         """
         coverage = check_coverage(coverage)
         check_is_fitted(self)

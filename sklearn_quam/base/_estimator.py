@@ -7,6 +7,7 @@ plausible models for some rows to an accumulator.
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any, ClassVar
@@ -281,15 +282,14 @@ class BaseUncertaintyEstimator(Saved, NetworkEstimator):
 
     def _calibrate(self, X_val: Any, y_val: Any) -> None:
         """Keep how far off the targets of held-out rows are."""
-        try:
+        with ExitStack() as failed:
+            # A fit that fails leaves nothing that answers.
+            failed.callback(delattr, self, "_fitted")
             predictive: Any = self._results(X_val, predictive=True).predictive
             if len(predictive) != len(y_val):
                 raise ValueError(f"X_val has {len(predictive)} rows, but y_val has {len(y_val)}.")
             self.conformal_scores_ = np.sort(self._conformal_scores(predictive, y_val), axis=0)
-        except BaseException:
-            # A fit that fails leaves nothing that answers.
-            del self._fitted
-            raise
+            failed.pop_all()
 
     def _conformal_scores(self, predictive: Any, y_val: Any) -> np.ndarray:
         """Return how far off targets are, by what all plausible models predict together."""

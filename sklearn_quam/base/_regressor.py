@@ -169,7 +169,7 @@ class BaseUncertaintyRegressor(RegressorMixin, BaseUncertaintyEstimator):
         std : ndarray of the shape of y
             Only with ``return_std=True``: how far new targets are from y, as the root of the mean
             square, by all plausible models and their noise; 1e150, which stands for infinite, for
-            rows that the network cannot compute with.
+            rows beyond the range of the training data.
         """
         if not return_std:
             return super().predict(X, return_uncertainty=return_uncertainty)
@@ -200,8 +200,8 @@ class BaseUncertaintyRegressor(RegressorMixin, BaseUncertaintyEstimator):
         Returns
         -------
         ndarray of shape (n_samples, 2) or (n_samples, n_outputs, 2)
-            Lower and upper ends, in units of the target; about 1e150 away for rows that the network
-            cannot compute with.
+            Lower and upper ends, in units of the target; about 1e150 away for rows beyond the range
+            of the training data.
         """
         coverage = check_coverage(coverage)
         check_is_fitted(self)

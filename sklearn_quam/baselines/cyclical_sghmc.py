@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
@@ -19,6 +18,7 @@ from .._posterior.progress import tracked
 from .._typing import Device, MemoryLimit, NoiseVariance, Parameters, RandomState
 from ..base._classifier import BaseUncertaintyClassifier
 from ..base._regressor import BaseUncertaintyRegressor
+from ..exceptions import warn
 from ._sampling.gradient import init, loss_scale, mean_gradient, stable_step_size, update
 from ._sampling.weights import SampledWeights, flatten, unflatten
 
@@ -108,11 +108,10 @@ class _CyclicalSGHMC(SampledWeights):
         if not bool(fine.any()):
             raise ValueError("All chains diverged. Lower learning_rate, or scale the data.")
         if not bool(fine.all()):
-            warnings.warn(
+            warn(
                 f"{int((~fine).sum())} of {len(fine)} chains diverged and were left out. Lower "
                 "learning_rate, or scale the data.",
                 ConvergenceWarning,
-                stacklevel=2,
             )
         return fine
 

@@ -18,6 +18,7 @@ from sklearn.utils._param_validation import Interval, validate_params
 
 from .._network.adapters import is_fitted, is_pretrained, split_pipeline
 from .._network.cut.remembered import module_digest
+from .._network.outputs import NETWORK_ERRORS
 from .._posterior.progress import tracked
 from ..base._inside import (
     COMPONENT,
@@ -49,6 +50,8 @@ _ENTROPY = "entropy of the network"
 _DETECTION = ("roc_auc", "aupr", "fpr95")
 _OF_PREDICTIONS = ("accuracy", "accuracy_rejection_auc", "risk_coverage_auc", "ece", "log_score")
 _METRICS = (*_DETECTION, *_OF_PREDICTIONS)
+# What becomes a line of the table: a method that fails leaves the others alone.
+_METHOD_ERRORS = (*NETWORK_ERRORS, MemoryError)
 
 
 class _Answers(NamedTuple):
@@ -83,7 +86,7 @@ class _Comparison:
                 estimator = clone(estimator).fit(X_train, y_train)
                 row["fit_seconds"] = time.perf_counter() - start
             answers = self._ask(estimator, X_test, component)
-        except Exception as error:  # the other methods go on
+        except _METHOD_ERRORS as error:  # the other methods go on
             return [row | {"task": task, "error": _reason(error)} for task in tasks], estimator
         row["trains_again"] = getattr(answers.method, "_trains_again", False)
         if not hasattr(answers.method, "predict_uncertainty"):
@@ -93,7 +96,7 @@ class _Comparison:
             try:
                 for column, value in self._judge_task(row["task"], estimator, answers, component):
                     row[column] = value
-            except Exception as error:
+            except _METHOD_ERRORS as error:
                 row["error"] = _reason(error)
         return rows, estimator
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
@@ -28,6 +27,7 @@ from .._network.inputs.sources import count_rows, some_rows
 from .._posterior.results import Uncertainty
 from .._typing import RandomState
 from ..base._inside import finite, opened
+from ..exceptions import warn
 
 # Shares of the rows that may be accepted, from which `max_risk` chooses: few, because each of them
 # takes its part of what the confidence leaves.
@@ -244,12 +244,11 @@ class RejectOptionClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator)
             return conformal_quantile(doubt, self.coverage)
         found = threshold_for_risk(doubt, right, self.max_risk, 1 - self.confidence)
         if found == -math.inf:
-            warnings.warn(
+            warn(
                 f"A risk of at most {self.max_risk} cannot be promised with these "
                 f"{len(doubt)} held-out rows: all rows will be rejected. Hold out more rows, or "
                 "pass a larger max_risk or a smaller confidence.",
                 UserWarning,
-                stacklevel=3,
             )
         return found
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,6 +23,7 @@ from ..base._inside import (
     method_and_rows,
     squared_errors,
 )
+from ..exceptions import warn
 from ..metrics import accuracy_rejection_auc, gaussian_log_score, risk_coverage_auc
 from ..metrics._detection import DETECTION_SCORERS
 
@@ -128,11 +128,10 @@ def misclassification_scorer(estimator: Any, X: Any, y: Any, *, component: str =
     prediction, uncertainty = method.predict(rows, return_uncertainty=True)
     is_mistake = ~correct(prediction, y)
     if is_mistake.all() or not is_mistake.any():
-        warnings.warn(
+        warn(
             f"{'All' if is_mistake.any() else 'No'} predictions are mistakes: how well these are "
             "told from correct predictions is undefined.",
             UndefinedMetricWarning,
-            stacklevel=3,  # beyond the check of the parameters
         )
         return float("nan")
     return float(roc_auc_score(is_mistake, getattr(uncertainty, component)))

@@ -7,7 +7,7 @@ by what the network shows of them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -31,11 +31,13 @@ from .._network.inputs.sources import brings_targets, open_source
 from .._network.likelihood import CLASSIFIER_LINKS
 from .._network.limits import computing
 from .._network.reference import ReferenceModel, build_reference, transformed
+from .._posterior.known import input_range
 from ..base import NetworkEstimator
 from ..base._classifier import labels_of, match_classes
 from ..base._data import validated
 from ..base._saving import Saved
 from ..base._wrapping import parameters_now
+from ..base.checks.warned import warn_about_lost_rows
 from ._reading import Reader, Seen, make_reader
 
 # A row with an input, feature or logit so many times as large as any of the training rows is
@@ -204,6 +206,7 @@ class BaseDetector(Saved, Thresholded, NetworkEstimator):
         with computing():
             layer = getattr(self, "layer", "penultimate")
             reader = make_reader(data.reference, layer, inputs[:_PROBE_ROWS])
+            reader = replace(reader, known=input_range(inputs))
             seen = reader(inputs)
             score = self._learn(seen, target, reader)
             largest = seen.largest.max(axis=0)
@@ -265,12 +268,14 @@ class BaseDetector(Saved, Thresholded, NetworkEstimator):
         Returns
         -------
         ndarray of shape (n_samples,)
-            Scores. Rows with values a hundred times as large as those of all training rows, in
-            the input or within the network, have minus infinity.
+            Scores. Rows far outside of the range of all training rows have minus infinity, as have
+            those with values within the network a hundred times as large as of any of these.
         """
         check_is_fitted(self)
         self._refuse_changed_parameters()
-        return self._fitted(self._check_rows(X, self._fitted.reference))
+        scores = self._fitted(self._check_rows(X, self._fitted.reference))
+        warn_about_lost_rows(np.isneginf(scores), "Their score is minus infinity.")
+        return scores
 
     def _network_prediction(self, X: Any) -> np.ndarray:
         """Return the probabilities that the network predicts."""

@@ -6,6 +6,7 @@ import difflib
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,9 @@ from .._network.cut.layers import execution_order, last_module, layers_in_order
 from .._network.inputs.rows import Inputs, StoredRows
 from .._network.likelihood import as_columns
 from .._network.limits import batches
-from .._network.outputs import InvalidOutputError
+from .._network.outputs import InvalidOutputError, NetworkErrors
 from .._network.reference import ReferenceModel, cannot_process
+from .._posterior.known import InputRange
 
 PENULTIMATE, INPUT = "penultimate", "input"
 # Layers whose output has channels on the second axis and places behind.
@@ -75,12 +77,15 @@ class Reader:
         whose output is meant.
     logits_of_last : bool
         Whether the logits are what the last layer returns, and not the network.
+    known : InputRange or None
+        Where the values of the training rows lie; what is far outside counts as infinite.
     """
 
     reference: ReferenceModel
     last: str
     layers: tuple[str, ...]
     logits_of_last: bool = False
+    known: InputRange | None = None
 
     def __call__(self, inputs: StoredRows) -> Seen:
         parts = [self._read(inputs[rows]) for rows in batches(inputs)]
@@ -89,10 +94,9 @@ class Reader:
     def _read(self, inputs: Inputs) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         n_rows, rows = len(inputs), inputs.at_least_two()
         module = self.reference.module
-        try:
-            noted, output = _run(module, rows, {self.last, *self.layers} - {PENULTIMATE, INPUT})
-        except Exception as error:
-            raise cannot_process(inputs, error) from error
+        names = {self.last, *self.layers} - {PENULTIMATE, INPUT}
+        with NetworkErrors(partial(cannot_process, inputs)):
+            noted, output = _run(module, rows, names)
         scores = as_columns(
             noted[self.last][1] if self.logits_of_last else self.reference.likelihood.pick(output)
         )
@@ -103,6 +107,8 @@ class Reader:
         features = torch.cat([part[:n_rows].cpu().double() for part in vectors], dim=1).numpy()
         magnitudes = [_largest(part.reshape(n_rows, -1)) for part in (features, logits)]
         own = _largest(_flat(inputs).cpu().double().numpy())
+        if self.known is not None:
+            own[self.known.beyond(inputs).cpu().numpy()] = np.inf
         return logits, features, np.column_stack([own, *magnitudes])
 
     def _vectors(self, name: str, rows: Inputs, noted: dict[str, tuple[Any, Any]]) -> Tensor:

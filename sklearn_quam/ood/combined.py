@@ -125,7 +125,7 @@ class CombinedDetector(Thresholded, BaseEstimator):
     >>> X, y = load_iris(return_X_y=True)
     >>> net = MLPClassifier(solver="lbfgs", alpha=1.0, random_state=0).fit(X, y)
     >>> both = CombinedDetector([QUAMClassifier(net), NearestNeighborDetector(net, layer="input")])
-    >>> both.set_params(random_state=0).fit(X, y).predict([X[0], 1e4 * X[0]])
+    >>> both.set_params(random_state=0).fit(X, y).predict([X[0], [1, 5, 4, 1]])
     array([ 1, -1])
     """
 

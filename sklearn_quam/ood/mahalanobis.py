@@ -98,7 +98,7 @@ class MahalanobisDetector(BaseDetector):
     >>> X, y = load_iris(return_X_y=True)
     >>> net = MLPClassifier(solver="lbfgs", alpha=1.0, random_state=0).fit(X, y)
     >>> detector = MahalanobisDetector(net).fit(X, y)
-    >>> detector.predict([X[0], 1e4 * X[0]])
+    >>> detector.predict([X[0], [1, 5, 4, 1]])
     array([ 1, -1])
     """
 

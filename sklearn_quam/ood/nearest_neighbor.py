@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, ClassVar
@@ -12,6 +11,7 @@ from sklearn.neighbors import NearestNeighbors
 from sklearn.utils._param_validation import Interval
 
 from .._typing import Device, RandomState
+from ..exceptions import warn
 from ._detector import BaseDetector, FittedDetector, Score
 from ._reading import Reader, Seen
 
@@ -145,7 +145,7 @@ class NearestNeighborDetector(BaseDetector):
     >>> X, y = load_iris(return_X_y=True)
     >>> net = MLPClassifier(solver="lbfgs", alpha=1.0, random_state=0).fit(X, y)
     >>> detector = NearestNeighborDetector(net).fit(X, y)
-    >>> detector.predict([X[0], 1e4 * X[0]])
+    >>> detector.predict([X[0], [1, 5, 4, 1]])
     array([ 1, -1])
     """
 
@@ -186,10 +186,10 @@ class NearestNeighborDetector(BaseDetector):
     def _learn(self, seen: Seen, target: np.ndarray, reader: Reader) -> Score:  # noqa: ARG002
         n_others = max(1, len(seen.features) - 1)
         if self.n_neighbors > n_others:
-            warnings.warn(
+            warn(
                 f"n_neighbors={self.n_neighbors} is more than there are other training rows, "
                 f"{n_others}: the farthest of them is taken.",
-                stacklevel=4,
+                UserWarning,
             )
         points = _points(seen.features, self.metric)
         return _among(points, min(self.n_neighbors, n_others), self.metric, self.n_jobs)

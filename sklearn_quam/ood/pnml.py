@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,6 +9,7 @@ import numpy as np
 from scipy.special import log_softmax
 
 from .._typing import Device, RandomState
+from ..exceptions import warn
 from ._detector import BaseDetector, FittedDetector, Score
 from ._geometry import Precision, precision_of
 from ._reading import Reader, Seen
@@ -91,7 +91,7 @@ class PNMLDetector(BaseDetector):
     >>> X, y = load_iris(return_X_y=True)
     >>> net = MLPClassifier(solver="lbfgs", alpha=1.0, random_state=0).fit(X, y)
     >>> detector = PNMLDetector(net).fit(X, y)
-    >>> detector.predict([X[0], 1e4 * X[0]])
+    >>> detector.predict([X[0], [1, 5, 4, 1]])
     array([ 1, -1])
     """
 
@@ -125,10 +125,10 @@ class PNMLDetector(BaseDetector):
         directions = _directions(seen.features, self.normalize)
         n_rows, n_directions = directions.shape
         if n_rows <= n_directions:
-            warnings.warn(
+            warn(
                 f"{n_rows} training rows leave some of the {n_directions} directions of the last "
                 "layer open: nearly every new row lies in one of these, and regrets tell little. "
                 "Choose another detector.",
-                stacklevel=4,
+                UserWarning,
             )
         return _Regret(precision_of(directions.T @ directions), self.normalize)

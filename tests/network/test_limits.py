@@ -76,7 +76,13 @@ def test_infinite_limit_is_refused_by_name():
         memory_in_bytes(math.inf, CPU)
 
 
-def test_default_is_a_quarter_of_the_free_memory(monkeypatch):
+@pytest.fixture
+def no_files(monkeypatch):
+    """A system that tells nothing in files."""
+    monkeypatch.setattr(limits, "_lines", lambda _: [])
+
+
+def test_default_is_a_quarter_of_the_free_memory(no_files, monkeypatch):
     sizes = {"SC_AVPHYS_PAGES": 1000, "SC_PAGE_SIZE": 4096}
     monkeypatch.setattr(os, "sysconf", sizes.__getitem__)
     assert memory_in_bytes(None, CPU) == 1000 * 1024
@@ -95,7 +101,7 @@ def test_default_on_an_accelerator_is_a_quarter_of_its_own(monkeypatch):
 
 
 @pytest.mark.parametrize("error", [ValueError, OSError, AttributeError])
-def test_default_where_the_system_does_not_tell(monkeypatch, error):
+def test_default_where_the_system_does_not_tell(no_files, monkeypatch, error):
     def sysconf(name):
         raise error(name)
 
@@ -153,3 +159,55 @@ def test_estimators_leave_the_setting_alone(method, flushing):
     est = method(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))).fit(X, Y)
     est.predict_uncertainty(X)
     assert _flushes() == flushing
+
+
+# -- free memory -----------------------------------------------------------------------------
+
+
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def test_pages_of_files_count_as_free(tmp_path):
+    write(tmp_path / "meminfo", "MemTotal: 8000 kB\nMemFree: 100 kB\nMemAvailable: 6000 kB\n")
+    assert limits._available(tmp_path) == 6000 * 1024
+    assert limits._available(tmp_path / "not there") != 6000 * 1024
+
+
+def test_limits_of_containers_of_the_second_version(tmp_path):
+    proc, groups = tmp_path / "proc", tmp_path / "groups"
+    write(proc / "self" / "cgroup", "0::/outer/inner\n")
+    write(groups / "outer" / "memory.max", "1000000\n")
+    write(groups / "outer" / "memory.current", "700000\n")
+    write(groups / "outer" / "memory.stat", "anon 5\ninactive_file 100000\n")
+    write(groups / "outer" / "inner" / "memory.max", "max\n")
+    write(groups / "outer" / "inner" / "memory.current", "5\n")
+    assert list(limits._left_to_groups(proc, groups)) == [400_000]
+    # A container sees its own group as the root.
+    write(proc / "self" / "cgroup", "0::/docker/f00\n")
+    write(groups / "memory.max", "500000\n")
+    write(groups / "memory.current", "100000\n")
+    assert list(limits._left_to_groups(proc, groups)) == [400_000]
+
+
+def test_limits_of_containers_of_the_first_version(tmp_path):
+    proc, groups = tmp_path / "proc", tmp_path / "groups"
+    write(proc / "self" / "cgroup", "5:cpu,cpuacct:/a\n4:memory:/a\n0::/\n")
+    write(groups / "memory" / "a" / "memory.limit_in_bytes", "2000\n")
+    write(groups / "memory" / "a" / "memory.usage_in_bytes", "1500\n")
+    write(groups / "memory" / "a" / "memory.stat", "inactive_file 1\ntotal_inactive_file 300\n")
+    write(groups / "memory" / "memory.limit_in_bytes", "9223372036854771712\n")
+    write(groups / "memory" / "memory.usage_in_bytes", "1\n")
+    assert min(limits._left_to_groups(proc, groups)) == 800
+
+
+def test_the_tightest_limit_counts(monkeypatch):
+    monkeypatch.setattr(limits, "_available", lambda _: 4000)
+    monkeypatch.setattr(limits, "_left_to_groups", lambda *_: iter([900, 5000]))
+    assert limits.memory_in_bytes(None, torch.device("cpu")) == 225
+    monkeypatch.setattr(limits, "_left_to_groups", lambda *_: iter([-5]))
+    assert limits._free_bytes(torch.device("cpu")) == 1
+    monkeypatch.setattr(limits, "_available", lambda _: None)
+    monkeypatch.setattr(limits, "_left_to_groups", lambda *_: iter([]))
+    assert limits._free_bytes(torch.device("cpu")) > 10**9

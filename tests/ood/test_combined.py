@@ -154,6 +154,7 @@ def test_arguments_of_detectors_are_tuned():
         both.set_params(lof__n_neighbors=3)
 
 
+@pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.BeyondRangeWarning")
 def test_absurd_rows_never_look_safe():
     both = CombinedDetector([EnergyDetector(make_module()), KernelDensity()]).fit(X, X_val=X_VAL)
     rows = np.repeat(X[:1], 3, axis=0)

@@ -232,6 +232,7 @@ def test_grid_search_trains_a_given_network_never(name):
     assert "estimator__alpha" in fit_quietly(tuned, X, y).best_params_
 
 
+@pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.BeyondRangeWarning")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("activation", [nn.ReLU, nn.Tanh])
 def test_absurd_values_never_look_safe(name, dtype, activation):
@@ -293,6 +294,7 @@ def test_html_and_repr(name):
     assert name.partition(",")[0] in detector._repr_html_()
 
 
+@pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.BeyondRangeWarning")
 def test_every_detector_comes_back_from_a_file(name, fitted, X_new, tmp_path):
     fitted.save(tmp_path / "detector")
     again = load(tmp_path / "detector", estimator=make_module(seed=7))

@@ -46,12 +46,19 @@ def dense():
     )
 
 
+def shallow(n_in, n_hidden):
+    return nn.Sequential(nn.Linear(n_in, n_hidden), nn.Tanh(), nn.Linear(n_hidden, 10))
+
+
 N_NEW = 6
 # name -> network, shape of a row, number of classes, what is searched, number of training rows
 CASES = {
     "dense": (dense, (50,), 5, "auto", 1000),
     "convolutions": (convolutions, (1, 28, 28), 3, "all", 300),
     "attention": (Attention, (20, 16), 3, "all", 300),
+    "small": (lambda: shallow(64, 64), (64,), 10, "auto", 1500),
+    "wide": (lambda: shallow(784, 1024), (784,), 10, "auto", 1500),
+    "many rows": (lambda: shallow(20, 32), (20,), 10, "auto", 100_000),
     "head": (lambda: nn.Linear(1280, 1000), (1280,), 1000, "auto", 3000),
 }
 

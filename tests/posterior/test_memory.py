@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from sklearn_quam import PenaltySearch, QUAMClassifier, QUAMRegressor
+from sklearn_quam._curvature.influence import Influence
 from sklearn_quam._network.limits import Limits, in_units, rows_within, short_passes
 from sklearn_quam._network.memory import peak_bytes
 from sklearn_quam._search.needs import Needs
@@ -77,6 +78,24 @@ def test_passes_are_short_where_memory_is():
         assert rows_within(1000) == 100
     with short_passes(None), short_passes("100GB"):
         assert rows_within(1000) == usual
+
+
+@pytest.mark.parametrize("n_layers", [1, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_is_known_about_training_rows_stays_within_a_pass(n_layers, dtype):
+    generator = torch.Generator().manual_seed(0)
+    features = tuple(torch.randn(5000, 4, generator=generator).to(dtype) for _ in range(n_layers))
+    inverses = (torch.eye(5, dtype=dtype),) * n_layers
+    influence = Influence(features, inverses, torch.ones(5000, dtype=dtype), 0.5)
+    asked = [part[:100] for part in features]
+    expected = influence.rows_for(asked, 16)
+    with short_passes("8MB"):
+        needed = peak_bytes(lambda: influence.rows_for(asked, 16))
+        found = influence.rows_for(asked, 16)
+    # A pass may take an eighth; what is found takes little.
+    assert needed < 1_000_000 + 100 * 16 * 3 * 8
+    for first, second in zip(found[:2], expected[:2], strict=True):
+        torch.testing.assert_close(first, second)
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +171,9 @@ def test_wide_layers_are_refused_with_the_number_that_they_need():
     ("network", "megabytes", "outcome"),
     [
         ("dense", 20, "answered"),
+        ("small", 20, "answered"),
+        ("wide", 100, "answered"),
+        ("many rows", 20, "answered"),
         ("convolutions", 30, "answered"),
         ("attention", 20, "answered"),
         ("head", 80, "answered"),

@@ -33,6 +33,7 @@ from sklearn_quam._search.natural import arguments
 from sklearn_quam._search.natural.chains import ChainSteps
 from sklearn_quam._search.natural.general import GeneralSteps
 from sklearn_quam._search.sampling import BestSampler
+from sklearn_quam.exceptions import CurvatureError
 
 from ..networks import IMAGES, LABELS, TARGET, X_NEW, X, dense, train
 
@@ -243,7 +244,7 @@ def test_untargeted_search_needs_the_penalty():
 
 def test_where_the_curvature_cannot_be_measured(monkeypatch):
     def fail(*_, **__):
-        raise RuntimeError("no second derivatives here")
+        raise CurvatureError("no second derivatives here")
 
     monkeypatch.setattr(arguments, "make_preconditioner", fail)
     net = trained(3, LABELS)
@@ -251,7 +252,7 @@ def test_where_the_curvature_cannot_be_measured(monkeypatch):
         est = QUAMClassifier(net).fit(X, LABELS)
     assert isinstance(est.search_, PenaltySearch)
     assert "no second derivatives" in est.search_reason_
-    with pytest.raises(RuntimeError, match="no second derivatives"):
+    with pytest.raises(CurvatureError, match="no second derivatives"):
         QUAMClassifier(net, search="natural").fit(X, LABELS)
 
 

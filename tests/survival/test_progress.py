@@ -99,8 +99,34 @@ def test_long_runs_warn_once_with_three_remedies(clock):
         run(clock, 30, 60.0, remedies=("a", "b", "c"))
     assert len(caught) == 1
     text = str(caught[0].message)
-    assert "will take 29 minutes more for 29 of 30 rows" in text
+    assert "will take 28 minutes more for 28 of 30 rows" in text
     assert "(1) a; (2) b; (3) c" in text
+    assert caught[0].filename == __file__
+
+
+def test_setting_up_does_not_count_as_the_time_of_the_first_rows(clock):
+    with warnings.catch_warnings(), Progress(100, "Method", 0) as progress:
+        warnings.simplefilter("error")
+        clock.now += 60
+        for _ in range(40):
+            clock.now += 1
+            progress.advance(1)
+        assert progress.seconds_left == pytest.approx(60)
+
+
+def test_one_long_chunk_warns_before_it_ends_but_not_at_once(clock):
+    with Progress(1000, "Method", 0) as progress:
+        progress.begin(1000)
+        clock.now += 100
+        progress.report(0.01)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            # Ten seconds a row here say nothing yet.
+            clock.now += 9
+            progress.report(0.011)
+        clock.now += 81
+        with pytest.warns(SlowWarning, match="will take 48 minutes more"):
+            progress.report(0.04)
 
 
 def test_runs_of_less_than_ten_minutes_do_not(clock):
@@ -166,3 +192,17 @@ def test_looks_into_searches_show_progress(ask, monkeypatch, looking, capsys):
     est = QUAMClassifier(nn.Linear(4, 3)).fit(X, Y)
     getattr(est, ask)(X_NEW[:2])
     assert "QUAMClassifier" in capsys.readouterr().err
+
+
+def test_a_slow_run_is_told_at_the_line_that_asked(clock, monkeypatch):
+    est = QUAMClassifier(nn.Linear(4, 3), search=PenaltySearch(n_steps=10)).fit(X, Y)
+    report = Progress.report
+
+    def slow(self, share):
+        clock.now += 3600
+        report(self, share)
+
+    monkeypatch.setattr(Progress, "report", slow)
+    with pytest.warns(SlowWarning) as caught:
+        est.predict_uncertainty(X_NEW[:2])
+    assert [warning.filename for warning in caught] == [__file__]

@@ -8,6 +8,7 @@ copy: the user's model is never touched.
 from __future__ import annotations
 
 import copy
+import pickle
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from sklearn.neural_network import MLPClassifier, MLPRegressor
 from torch import Tensor, nn
 
 from ..likelihood import CLASSIFIER_LINKS, REGRESSOR_LINKS
+from ..outputs import NETWORK_ERRORS
 from .opened import split_pipeline
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {
@@ -221,7 +223,7 @@ def copy_module(module: nn.Module) -> nn.Module:
     try:
         with torch.no_grad():  # compiled modules copy theirs as if it were a step of a network
             duplicate = copy.deepcopy(module)
-    except Exception as error:
+    except (*NETWORK_ERRORS, copy.Error, pickle.PickleError) as error:
         raise ValueError(
             f"The network cannot be copied ({error}). Tensors kept as attributes must be detached; "
             "use torch.nn.utils.parametrizations for weight normalisation."

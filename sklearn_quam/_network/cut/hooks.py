@@ -16,7 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ...exceptions import NetworkError
 from ..inputs.rows import Inputs
+from ..outputs import NetworkErrors
 from .layers import is_compiled
 from .steps import Result, Step, Steps
 from .tracing import copy_sharing
@@ -89,7 +91,7 @@ class UpToLayer(nn.Module):
             found = self.rest(values)
             values = values[torch.arange(len(values)), positions(found, output)]
         if values is None or not _same(self.rest(values), output):
-            raise ValueError(
+            raise NetworkError(
                 "For some rows the network takes another way behind the layer "
                 f"{self.layer!r} than for those that it was tried on. Pass a network that treats "
                 "all rows alike, or the part of it that does, with its inputs as X."
@@ -139,7 +141,10 @@ def cut_by_hooks(
     runs = [_run(trial, probe, pick) for trial in trials]
     searched = {id(module.get_parameter(name)) for name in names}
     calls = runs[0].calls
-    first = next(c.name for c in calls if _has(module.get_submodule(c.name), searched))
+    names_run = [c.name for c in calls if _has(module.get_submodule(c.name), searched)]
+    if not names_run:
+        raise NetworkError("Nobody can see what goes into the searched layers.")
+    first = names_run[0]
     steps, at_position = _way_to_output(first, runs)
     modules = {step.target for step in steps if step.op == "call_module"}
     rest = Steps(
@@ -174,8 +179,10 @@ class _Run:
 
     def named(self, name: str) -> _Call:
         """Return the one call of a layer."""
-        (found,) = [call for call in self.calls if call.name == name]
-        return found
+        found = [call for call in self.calls if call.name == name]
+        if len(found) != 1:
+            raise NetworkError(f"The layer {name!r} does not run once, whatever its weights.")
+        return found[0]
 
 
 @torch.no_grad()
@@ -200,7 +207,8 @@ def _run(module: nn.Module, probe: Inputs, pick: Pick) -> _Run:
         and not is_compiled(part)
     ]
     try:
-        output = pick(module(*probe.clone().parts))
+        with NetworkErrors():
+            output = pick(module(*probe.clone().parts))
     finally:
         for handle in handles:
             handle.remove()
@@ -226,7 +234,7 @@ def _way_to_output(first: str, runs: list[_Run]) -> tuple[list[Step], bool]:
     n_rows = len(runs[0].output)
     start = [run.named(first).given for run in runs]
     if len(start[0]) != n_rows or not all(_same(given, start[0]) for given in start):
-        raise ValueError("What the layer gets depends on what is searched, or is no row.")
+        raise NetworkError("What the layer gets depends on what is searched, or is no row.")
     steps = [_module_step(first, 0)]
     values = [run.named(first).returned for run in runs]
     seen = {first}
@@ -266,7 +274,7 @@ def _next_layer(
                 given = [run.named(call.name).given for run in runs]
                 if _all_same(wanted, given):
                     return function, call.name
-    raise ValueError("No layer gets what the one before has returned.")
+    raise NetworkError("No layer gets what the one before has returned.")
 
 
 def positions(values: Tensor, output: Tensor) -> Tensor:

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..outputs import NetworkErrors
+
 
 @dataclass(frozen=True)
 class RunLayer:
@@ -167,7 +169,8 @@ def _watch(module: nn.Module, run: Callable[[], Any], note: Callable[[str, Any],
         if not is_compiled(part)
     ]
     try:
-        return run()
+        with NetworkErrors():
+            return run()
     finally:
         for handle in handles:
             handle.remove()

@@ -14,7 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from ...exceptions import NetworkError
 from ..inputs.rows import Inputs, Rows
+from ..outputs import NetworkErrors
 from .hooks import cut_by_hooks
 from .remembered import RememberedRows, bytes_of, module_digest
 from .steps import Steps, place, steps_of_graph
@@ -62,7 +64,7 @@ class SplitModule:
             if found is not None:
                 return found
         rows = inputs.at_least_two().parts
-        with torch.no_grad():
+        with torch.no_grad(), NetworkErrors():
             values = tuple(value[: len(inputs)] for value in self.frozen(*rows))
         if memory is not None:
             memory.keep(key, values)
@@ -114,7 +116,9 @@ def split_module(
         return SplitModule(None, module, "at_input")
 
     def by_steps() -> SplitModule:
-        traced = trace(module, probe, pick)
+        # Its own code runs with what stands for values, which may fail in any way.
+        with NetworkErrors():
+            traced = trace(module, probe, pick)
         late = _depends_on(module, traced.graph, searched, differs)
         return _split_trace(module, traced, late, len(probe))
 
@@ -129,7 +133,7 @@ def split_module(
                 place(split.rest, name, module.get_parameter(name))
             if _agree(module, split, probe, pick):
                 return split
-        except Exception:
+        except NetworkError:
             # This runs the user's code, which may fail in any way.
             continue
     return SplitModule(None, module, "failed")
@@ -138,7 +142,7 @@ def split_module(
 def _agree(module: nn.Module, split: SplitModule, probe: Inputs, pick: Pick) -> bool:
     """Check the traced parts against the module, on other numbers of rows than were traced."""
     for rows in (probe, probe[:-1]):
-        with torch.no_grad():
+        with torch.no_grad(), NetworkErrors():
             expected, values = pick(module(*rows.parts)), split.at_cut(rows)
             before = [value.clone() for value in values]
             got = split.rest(*values)

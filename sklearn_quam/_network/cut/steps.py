@@ -12,6 +12,10 @@ from torch.fx.node import map_aggregate
 from .tracing import attribute
 
 
+class NotAChainError(ValueError):
+    """What a module does is no chain of known steps."""
+
+
 @dataclass(frozen=True)
 class Result:
     """Stands for what an input or a step has returned, by its number."""
@@ -92,16 +96,16 @@ class Steps(nn.Module):
     def one_after_the_other(self) -> list[Step]:
         """Return the steps, each of which works on what the one before has returned.
 
-        Raises ValueError where they are anything else than such a chain.
+        Raises NotAChainError where they are anything else than such a chain.
         """
         for number, step in enumerate(self._steps):
             others: list[Any] = []
             map_aggregate((step.args[1:], step.kwargs), others.append)
             wanted = step.args[:1] == (Result(number),)
             if not wanted or any(isinstance(other, Result) for other in others):
-                raise ValueError("Not a chain of steps.")
+                raise NotAChainError("Not a chain of steps.")
         if self._n_inputs != 1 or self._output != Result(len(self._steps)):
-            raise ValueError("Not a chain of steps.")
+            raise NotAChainError("Not a chain of steps.")
         return self._steps
 
     def _do(self, step: Step, args: Any, kwargs: Any) -> Any:

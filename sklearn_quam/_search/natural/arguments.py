@@ -16,6 +16,7 @@ from ..._network.executors import ChainExecutor
 from ..._network.free import FreeNetwork
 from ..._network.limits import Limits, slices
 from ..._network.predictions import Categorical
+from ...exceptions import CurvatureError, NetworkError
 from ..problem import Problem
 from .chains import ChainSteps, chain_steps
 from .general import general_steps
@@ -189,6 +190,16 @@ def _sensitivity(weight: Tensor | None, original: Any) -> Tensor | None:
 
 
 def _natural_steps(
+    search: NaturalSearch, problem: Problem, generator: torch.Generator, limits: Limits
+) -> tuple[NaturalSteps, Any]:
+    """Return steps of a search that goes by the curvature, and the inverse of that."""
+    try:
+        return _measured_steps(search, problem, generator, limits)
+    except NetworkError as error:
+        raise CurvatureError(str(error.__cause__ or error)) from error
+
+
+def _measured_steps(
     search: NaturalSearch, problem: Problem, generator: torch.Generator, limits: Limits
 ) -> tuple[NaturalSteps, Any]:
     network, training = problem.network, problem.training

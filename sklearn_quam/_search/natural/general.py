@@ -13,6 +13,7 @@ from ..._curvature.layers import features_of_layers
 from ..._curvature.preconditioner import Preconditioner
 from ..._network.free import Free, FreeNetwork
 from ..._network.limits import accumulation_dtype, rows_within, slices
+from ..._network.outputs import NetworkErrors
 from ..._network.predictions import Prediction
 from ..._network.reference import Rows, TrainingSet
 from ..problem import Problem
@@ -226,7 +227,8 @@ def _inverse_moment(features: Tensor) -> Tensor:
 
 def _gradient(values: Tensor, free: Free) -> Free:
     """Return derivatives of a value of each model by its own parameters."""
-    parts = torch.autograd.grad(values.sum(), list(free.values()), materialize_grads=True)
+    with NetworkErrors():
+        parts = torch.autograd.grad(values.sum(), list(free.values()), materialize_grads=True)
     return {name: part.detach() for name, part in zip(free, parts, strict=True)}
 
 

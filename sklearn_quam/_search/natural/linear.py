@@ -17,6 +17,7 @@ from ..._curvature.preconditioner import Preconditioner
 from ..._curvature.scores import WholeNetwork
 from ..._network.chain import through_activation
 from ..._network.free import Free
+from ..._network.outputs import NetworkErrors
 from ..._network.predictions import Prediction
 from ..._network.reference import Rows
 from ..problem import Problem
@@ -137,9 +138,10 @@ class LinearSteps:
         with torch.enable_grad():
             prediction = predict_at_query(network, network.free.weights(free), query)
             score = targets.score(prediction, state.original[index], state.target[index])
-            gradients = torch.autograd.grad(
-                score.sum(), list(free.values()), materialize_grads=True
-            )
+            with NetworkErrors():
+                gradients = torch.autograd.grad(
+                    score.sum(), list(free.values()), materialize_grads=True
+                )
         direction = self.preconditioner(dict(zip(free, gradients, strict=True)))
         at = state.at[index]
         return {
@@ -195,15 +197,18 @@ class LinearSteps:
         (gradient,) = torch.autograd.grad(score.sum(), given)
         # The derivative along the direction, as that of a product which is linear in `dummy`.
         dummy = torch.zeros_like(scores, requires_grad=True)
-        products = torch.autograd.grad(
-            scores, list(free.values()), dummy, create_graph=True, materialize_grads=True
-        )
-        with torch.no_grad():
-            own = torch.autograd.grad(
-                scores, list(free.values()), gradient, retain_graph=True, materialize_grads=True
+        values = list(free.values())
+        with NetworkErrors():
+            products = torch.autograd.grad(
+                scores, values, dummy, create_graph=True, materialize_grads=True
             )
+            own = torch.autograd.grad(
+                scores, values, gradient, retain_graph=True, materialize_grads=True
+            )
+        with torch.no_grad():
             direction = self.preconditioner(dict(zip(free, own, strict=True)))
         terms = zip(free, products, strict=True)
         along = torch.stack([(product * direction[name]).sum() for name, product in terms]).sum()
-        (change,) = torch.autograd.grad(along, dummy)
+        with NetworkErrors():
+            (change,) = torch.autograd.grad(along, dummy)
         return scores.detach(), change, gradient

@@ -13,8 +13,10 @@ from torch import nn
 from ..._network.adapters import is_skorch, split_pipeline, target_scale
 from ..._network.inputs.rows import Inputs, StoredRows
 from ..._network.likelihood import InvalidOutputError
+from ..._network.outputs import NetworkErrors
 from ..._network.predictions import Categorical
 from ..._network.reference import ReferenceModel
+from ...exceptions import NetworkError
 
 # Training rows that are compared.
 _N_ROWS = 16
@@ -74,7 +76,7 @@ def _own_prediction(final: Any, rows: Inputs, reference: ReferenceModel) -> np.n
 
         values = pd.DataFrame(values, columns=names)
     try:
-        with _untouched(getattr(final, "module_", None)):
+        with NetworkErrors(), _untouched(getattr(final, "module_", None)):
             if is_skorch(final) and not _is_plain(final):
                 # Only the user knows what its outputs mean, and has said so.
                 output = final.forward(values, device=reference.device)
@@ -83,7 +85,7 @@ def _own_prediction(final: Any, rows: Inputs, reference: ReferenceModel) -> np.n
                 own = np.asarray(final.predict_proba(values), dtype=float)
             else:
                 own = np.asarray(final.predict(values), dtype=float)
-    except Exception:
+    except NetworkError:
         # Who cannot be asked about rows like these cannot disagree.
         return None
     own = own.reshape(len(rows), -1)

@@ -25,7 +25,7 @@ def refuse_targets(y: Any, task: str) -> None:
         return
     try:
         values = np.asarray(y)
-    except Exception:
+    except (RuntimeError, TypeError, ValueError):
         return  # the usual validation knows what to say
     if values.dtype.kind == "O":
         missing = [place for place, value in enumerate(values.ravel()) if value is None]

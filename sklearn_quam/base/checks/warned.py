@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import warnings
 from typing import Any
 
 import numpy as np
@@ -11,6 +9,7 @@ import torch
 
 from ..._network.adapters import is_torch
 from ..._network.likelihood import Output, looks_like_probabilities
+from ..._network.outputs import NetworkErrors
 from ..._network.predictions import Gaussian
 from ..._network.reference import ReferenceModel, TrainingSet
 from ..._posterior.known import KnownRange
@@ -21,10 +20,9 @@ from ...exceptions import (
     LinkWarning,
     MissingClassesWarning,
     PoorFitWarning,
+    warn,
 )
 
-# Functions of these stand between a method of the package and who has called it.
-_WRAPPERS = ("contextlib", "sklearn.base", "sklearn.utils._param_validation")
 # Rows that a message names.
 _MAX_NAMED = 5
 # Training rows whose outputs are looked at.
@@ -34,38 +32,23 @@ _TOLERANCE = 1e-3
 # Rows that can tell whether it is so for most: of a few, all may be certain.
 _ENOUGH_ROWS = 10
 _WHY_LOST = (
-    "values are so far from those of the training data that the numbers of the network overflow, "
-    "saturate or lose all their digits."
+    "values are far outside of the range of all training rows, or so large that the numbers of the "
+    "network overflow, saturate or lose all their digits."
 )
+_INFINITE = "Their epistemic and total uncertainty is 1e300, which stands for infinite."
 _LOOK_FOR = (
     "Look for fill values such as 1e20, and for features that are not scaled as they were for "
     "training."
 )
 
 
-def warn(message: str, category: type[Warning]) -> None:
-    """Warn at the line outside the package that has called it."""
-    frame, level, outside = sys._getframe(1), 2, 2
-    package = __name__.partition(".")[0]
-    was_inside = True
-    while frame.f_back is not None:
-        name = frame.f_globals.get("__name__", "")
-        inside = name.partition(".")[0] == package or (was_inside and name in _WRAPPERS)
-        if inside:
-            outside = level + 1
-        was_inside = inside
-        frame, level = frame.f_back, level + 1
-    warnings.warn(message, category, stacklevel=outside)
-
-
-def warn_about_lost_rows(lost: np.ndarray) -> None:
-    """Say how many rows the network cannot compute with."""
+def warn_about_lost_rows(lost: np.ndarray, answer: str = _INFINITE) -> None:
+    """Say how many rows are beyond the range of the training data, and what they get."""
     n_lost = int(lost.sum())
     if n_lost:
         warn(
-            f"The network cannot compute with {n_lost} of {len(lost)} rows (the first is row "
-            f"{int(lost.argmax())}): {_WHY_LOST} Their epistemic and total uncertainty is 1e300, "
-            f"which stands for infinite. {_LOOK_FOR}",
+            f"{n_lost} of {len(lost)} rows (the first is row {int(lost.argmax())}) are beyond the "
+            f"range of the training data: {_WHY_LOST} {answer} {_LOOK_FOR}",
             BeyondRangeWarning,
         )
 
@@ -85,10 +68,11 @@ def warn_about_failed_rows(errors: np.ndarray, which: np.ndarray) -> None:
 
 
 def refuse_lost_rows(lost: np.ndarray) -> None:
-    """Refuse rows that the network cannot compute with, where nothing can be said about them."""
+    """Refuse rows beyond the range of the training data, where nothing can be said about them."""
     if lost.any():
         raise ValueError(
-            f"The network cannot compute with row {int(lost.argmax())}: {_WHY_LOST} {_LOOK_FOR}"
+            f"Row {int(lost.argmax())} is beyond the range of the training data: {_WHY_LOST} "
+            f"{_LOOK_FOR}"
         )
 
 
@@ -142,10 +126,9 @@ def warn_about_probabilities(reference: ReferenceModel, training: TrainingSet) -
     """Say if what is taken for logits are probabilities."""
     if reference.likelihood.link != "logits":
         return
-    with torch.no_grad():
-        output: Output = reference.likelihood.pick(
-            reference.module(*training.inputs[:_LOOKED_AT].parts)
-        )
+    with torch.no_grad(), NetworkErrors():
+        returned = reference.module(*training.inputs[:_LOOKED_AT].parts)
+    output: Output = reference.likelihood.pick(returned)
     if looks_like_probabilities(output):
         warn(
             "The network's outputs are taken for logits, but they are between 0 and 1 and sum to "

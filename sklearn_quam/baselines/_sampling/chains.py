@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -18,6 +17,7 @@ from ..._network.predictions import Prediction
 from ..._posterior.accumulate import Posterior
 from ..._posterior.estimate import chain_effective_sample_size, split_r_hat
 from ..._posterior.fitted import Question
+from ...exceptions import warn
 from .weights import WeightSamples
 
 # Above this the chains have not found the same distribution.
@@ -94,9 +94,8 @@ def _values(prediction: Prediction) -> Tensor:
 
 def warn_about_r_hat(r_hat: float, where: str) -> None:
     if r_hat > _MAX_R_HAT:
-        warnings.warn(
+        warn(
             f"The chains have not converged: R-hat of the predictions is {r_hat:.2f} on {where}, "
             f"above {_MAX_R_HAT}. Raise n_warmup, n_samples or n_leapfrog.",
             ConvergenceWarning,
-            stacklevel=2,
         )

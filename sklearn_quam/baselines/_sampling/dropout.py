@@ -19,6 +19,7 @@ from ..._network.cut.split import Pick, SplitModule, split_module
 from ..._network.inputs.rows import Inputs, StoredRows
 from ..._network.likelihood import Likelihood
 from ..._network.limits import Limits, rows_at_once
+from ..._network.outputs import NetworkErrors
 from ..._network.predictions import Prediction
 from ..._network.reference import Rows
 from ..._posterior.accumulate import Posterior
@@ -211,7 +212,8 @@ class ThinnedModels:
         # A single row is run twice: modules that squeeze their output would lose its axis.
         doubled = tuple(part.repeat_interleave(2, dim=0) if n_rows == 1 else part for part in rows)
         stacked = [part.repeat(len(models), *[1] * (part.ndim - 1)) for part in doubled]
-        with _SharedMasks(models, len(doubled[0]), self.seed, self.rate, self.axes):
+        masks = _SharedMasks(models, len(doubled[0]), self.seed, self.rate, self.axes)
+        with masks, NetworkErrors():
             output = self.split.rest(*stacked)
         prediction = self.likelihood.prediction(output)
         return prediction.unflatten(0, (len(models), -1))[:, :n_rows]
@@ -250,7 +252,7 @@ def thinned(
 def dropped_shapes(module: nn.Module, *rows: Tensor) -> list[tuple[int, ...]]:
     """Return the shapes of what a module drops from."""
     masks = _SharedMasks(range(1), len(rows[0]), 0, None)
-    with torch.no_grad(), masks:
+    with torch.no_grad(), masks, NetworkErrors():
         module(*rows)
     return masks.shapes
 
