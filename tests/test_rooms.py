@@ -10,8 +10,18 @@ import sklearn_quam
 ROOT = Path(sklearn_quam.__file__).parent
 # In the order in which data walks; a room imports from those before it only. What is not a room
 # of its own comes after all of them.
-ROOMS = ["exceptions", "_storing", "_network", "_typing", "_curvature", "_search", "_posterior"]
-ROOMS += ["base", "baselines", "quam", "metrics", "ood", "model_selection", "display", "__init__"]
+ROOMS = ["_messages", "exceptions", "_storing", "_network", "_typing", "_curvature", "_search"]
+ROOMS += [
+    "_posterior",
+    "base",
+    "baselines",
+    "quam",
+    "metrics",
+    "ood",
+    "model_selection",
+    "display",
+    "__init__",
+]
 # Modules of a room in the order in which they build on each other. A package within a room has one
 # place in the order of the room, and an order of its own.
 INSIDE = {

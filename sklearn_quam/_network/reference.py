@@ -15,6 +15,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils import check_array
 from torch import Tensor, nn
 
+from .._messages import cut, is_about_numbers, shown
 from .adapters import (
     Network,
     floating_dtype,
@@ -326,7 +327,7 @@ def transformed(transformers: Pipeline | None, X: Any, source: Source | None) ->
         return StoredArrays((X,)) if source is None else source
     if isinstance(source, StoredArrays) and len(source.arrays) == 1:
         return Transformed(source, partial(transform, transformers))
-    rows = transformers.transform(X)
+    rows = _transform(transformers, X)
     return open_source(rows) or StoredArrays((_checked(rows),))
 
 
@@ -337,12 +338,39 @@ def as_dense(X: Any) -> Any:
 
 def transform(transformers: Pipeline, X: Any) -> np.ndarray:
     """Return what the transformers make of some rows."""
-    return _checked(transformers.transform(X))
+    return _checked(_transform(transformers, X))
+
+
+def _transform(transformers: Pipeline, X: Any) -> Any:
+    try:
+        return transformers.transform(X)
+    except (TypeError, ValueError) as error:
+        if not is_about_numbers(error):
+            raise
+        raise ValueError(
+            f"The pipeline's transformers take numbers, but {cut(error)}. Pass columns of the "
+            "types that they were fitted with, or put an encoder among them."
+        ) from error
 
 
 def _checked(rows: Any) -> np.ndarray:
-    rows = as_dense(rows)
-    return check_array(rows, allow_nd=True, input_name="the output of the pipeline's transformers")
+    """Return what transformers have made as an array of finite numbers."""
+    what = "What the pipeline's transformers make of X"
+    try:
+        rows = check_array(as_dense(rows), allow_nd=True, ensure_all_finite=False)
+    except (TypeError, ValueError) as error:
+        if not is_about_numbers(error):
+            raise
+        raise ValueError(
+            f"{what} is no table of numbers: {cut(error)}. Put an encoder among them."
+        ) from error
+    if rows.dtype.kind == "f" and not np.isfinite(rows).all():
+        found = "NaN" if np.isnan(rows).any() else "infinity"
+        raise ValueError(
+            f"{what} contains {found}. Leave such rows out, or put an imputer among the "
+            "transformers."
+        )
+    return rows
 
 
 def _in_order(source: Source, names: tuple[str, ...] | None) -> Source:
@@ -362,7 +390,7 @@ def _in_order(source: Source, names: tuple[str, ...] | None) -> Source:
 
 
 def _told(names: tuple[str, ...] | None) -> str:
-    return "without names" if names is None else f"named {list(names)}"
+    return "without names" if names is None else f"named {shown(list(names))}"
 
 
 def _first_run(

@@ -16,15 +16,11 @@ import torch
 from joblib import effective_n_jobs
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import StrOptions
-from sklearn.utils.validation import (
-    _check_sample_weight,
-    check_is_fitted,
-)
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from .._network.adapters import Network, is_pretrained, split_pipeline
+from .._network.adapters import Network, check_kind, is_pretrained, split_pipeline
 from .._network.cut.remembered import RememberedRows
-from .._network.inputs.layouts import from_tensor
 from .._network.inputs.rows import StoredRows
 from .._network.limits import (
     Limits,
@@ -42,11 +38,16 @@ from .._posterior.known import known_range
 from .._posterior.progress import Progress
 from .._posterior.results import Answers, Diagnostics, RowResults
 from .._typing import Device, RandomState
-from ._data import check_rows, check_training_data
+from ._data import check_rows, check_training_data, check_weight
 from ._saving import Saved
 from ._wrapping import WrapsNetwork, changed_parameters, parameters_now
 from .checks.agreement import check_agreement
-from .checks.refused import refuse_multiprocessing, refuse_single_row, refuse_targets
+from .checks.refused import (
+    refuse_multiprocessing,
+    refuse_options,
+    refuse_single_row,
+    refuse_targets,
+)
 from .checks.warned import warn_about_failed_rows, warn_about_fit, warn_about_lost_rows
 
 
@@ -109,13 +110,12 @@ class NetworkEstimator(WrapsNetwork):
         passed = {"X": X, **more}
         refuse_targets(y, self._task)
         estimator = self._wrapped()
+        # Before X is looked at: it is meant for what is inside of a wrapper that is refused.
+        check_kind(split_pipeline(estimator)[1], self._task)
         X, y, source = check_training_data(self, X, y, estimator)
         seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
         if sample_weight is not None:
-            sample_weight = from_tensor(sample_weight)
-            sample_weight = _check_sample_weight(sample_weight, y, ensure_non_negative=True)
-            if not sample_weight.any():
-                raise ValueError("sample_weight is zero for every row.")
+            sample_weight = check_weight(sample_weight, y)
         routed = self._route(estimator, sample_weight, fit_params)
         classes = None
         if not is_pretrained(estimator):
@@ -189,7 +189,8 @@ class NetworkEstimator(WrapsNetwork):
         check_is_fitted(self)
         self._validate_params()
         self._refuse_changed_parameters()
-        if self._fitted.reference.transformers is None:
+        # Transformers that were fitted to a table know how many columns it had.
+        if self._fitted.reference.transformers is None or hasattr(self, "n_features_in_"):
             refuse_single_row(X)
         return self._check_rows(X, self._fitted.reference)
 
@@ -320,8 +321,7 @@ class BaseUncertaintyEstimator(Saved, NetworkEstimator):
         predictive: bool = False,
     ) -> RowResults:
         """Run the method on all rows, some at a time."""
-        if errors not in ("warn", "raise"):
-            raise ValueError(f"errors={errors!r} is not understood: pass 'warn' or 'raise'.")
+        refuse_options(errors, checkpoint)
         inputs = self._check_inputs(X)
         question = replace(self._question(inputs), predictive=predictive)
         asked = self._rows_asked(X, inputs)

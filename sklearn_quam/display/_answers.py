@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.base import is_classifier
 
+from .._messages import shown
 from .._network.inputs.layouts import from_tensor
 from .._posterior.results import INFINITE, SearchDiagnostics, Uncertainty
 from ..base._inside import METHOD_OR_DETECTOR, method_and_rows
@@ -80,7 +81,7 @@ def label(component: str, unit: str) -> str:
 def check_component(component: str) -> str:
     """Return the name of a part of the uncertainty, if it is one."""
     if component not in Uncertainty._fields:
-        raise ValueError(f"component must be one of {Uncertainty._fields}; got {component!r}.")
+        raise ValueError(f"component must be one of {Uncertainty._fields}; got {shown(component)}.")
     return component
 
 
@@ -98,24 +99,6 @@ def as_array(values: Any, name: str) -> np.ndarray:
         return np.asarray(from_tensor(values))
     except ValueError as error:
         raise ValueError(f"{name} must have rows of the same length.") from error
-
-
-def check_row(x: Any) -> Any:
-    """Return a single row as rows of a table, however it was passed."""
-    if hasattr(x, "to_frame"):  # a row of a DataFrame
-        return x.to_frame().T.infer_objects()
-    x = from_tensor(x)
-    if not hasattr(x, "shape"):
-        x = as_array(x, "x")
-    if not x.shape:
-        raise ValueError(f"x must be a single row; got {x!r}.")
-    # A vector of texts or objects is a column of rows for the transformers of a pipeline.
-    is_column = hasattr(x, "dtype") and getattr(x.dtype, "kind", "f") in "OUS"
-    if len(x.shape) == 1 and not is_column:
-        x = x[None]
-    if len(x) != 1:
-        raise ValueError(f"x must be a single row; got {len(x)} rows. Pass X[i : i + 1].")
-    return x
 
 
 def unit(estimator: Any) -> str:

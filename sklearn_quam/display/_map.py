@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from .._messages import shown
 from .._posterior.results import Uncertainty
 from ..base._inside import as_labels
 from ..metrics._checked import numbers
@@ -345,7 +346,7 @@ class UncertaintyMapDisplay:
         check_matplotlib(f"{type(self).__name__}.plot")
         if plot_method not in ("contourf", "pcolormesh"):
             raise ValueError(
-                f"plot_method must be 'contourf' or 'pcolormesh'; got {plot_method!r}."
+                f"plot_method must be 'contourf' or 'pcolormesh'; got {shown(plot_method)}."
             )
         names = [component] if isinstance(component, str) else list(component)
         values = [getattr(self.uncertainty, check_component(name)) for name in names]
@@ -356,8 +357,8 @@ class UncertaintyMapDisplay:
         self.beyond_: list[Any] = []
         for panel, name, heights in zip(panels, names, values, strict=True):
             draw = contourf if plot_method == "contourf" else pcolormesh
-            shown, beyond = within_range(heights)
-            surface = draw(panel, self.xx0, self.xx1, shown, log, {"cmap": COLOUR_MAP, **kwargs})
+            drawn, beyond = within_range(heights)
+            surface = draw(panel, self.xx0, self.xx1, drawn, log, {"cmap": COLOUR_MAP, **kwargs})
             if beyond.any():
                 self.beyond_.append(hatched(panel, self.xx0, self.xx1, beyond))
             self.surfaces_.append(surface)

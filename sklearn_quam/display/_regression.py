@@ -9,6 +9,7 @@ import numpy as np
 from sklearn.base import is_regressor
 from sklearn.utils import check_consistent_length
 
+from .._messages import shown
 from .._posterior.results import INFINITE
 from ..base._inside import method_and_rows
 from ..metrics._checked import numbers
@@ -344,17 +345,17 @@ class RegressionUncertaintyDisplay:
         handles, labels = ax.get_legend_handles_labels()
         # The epistemic band lies on the total one; its entry shows the colour that this makes.
         total, epistemic = self.bands_
-        shown = [(total, epistemic) if handle is epistemic else handle for handle in handles]
-        legend_below(ax, shown, labels)
+        entries = [(total, epistemic) if handle is epistemic else handle for handle in handles]
+        legend_below(ax, entries, labels)
 
 
 def _column(feature: Any, names: list[str]) -> int:
     if isinstance(feature, str):
         if feature not in names:
-            raise ValueError(f"X has no feature {feature!r}; its features are {names}.")
+            raise ValueError(f"X has no feature {shown(feature)}; its features are {shown(names)}.")
         return names.index(feature)
     if not isinstance(feature, (int, np.integer)):
-        raise TypeError(f"feature must be a number or a name; got {feature!r}.")
+        raise TypeError(f"feature must be a number or a name; got {shown(feature)}.")
     if not -len(names) <= feature < len(names):
         raise ValueError(f"X has {len(names)} feature(s); there is no feature {feature}.")
     return int(feature) % len(names)

@@ -14,8 +14,9 @@ from sklearn.base import clone, is_classifier, is_outlier_detector
 from sklearn.frozen import FrozenEstimator
 from sklearn.pipeline import make_pipeline
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval, validate_params
+from sklearn.utils._param_validation import Interval
 
+from .._messages import checked_arguments
 from .._network.adapters import is_fitted, is_pretrained, split_pipeline
 from .._network.cut.remembered import module_digest
 from .._posterior.progress import tracked
@@ -44,7 +45,7 @@ from ..metrics._detection import DETECTION_METRICS
 if TYPE_CHECKING:
     import pandas as pd
 
-_checked = partial(validate_params, prefer_skip_nested_validation=False)
+_checked = partial(checked_arguments, prefer_skip_nested_validation=False)
 _ENTROPY = "entropy of the network"
 _DETECTION = ("roc_auc", "aupr", "fpr95")
 _OF_PREDICTIONS = ("accuracy", "accuracy_rejection_auc", "risk_coverage_auc", "ece", "log_score")

@@ -23,6 +23,7 @@ from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
+from .._messages import ShortMessages
 from .._network.inputs.layouts import from_tensor
 from .._network.inputs.sources import count_rows, some_rows
 from .._posterior.results import Uncertainty
@@ -34,7 +35,7 @@ from ..base._inside import finite, opened
 _N_SHARES = 20
 
 
-class RejectOptionClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
+class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     """Answer for rows that are not doubtful, and reject the others.
 
     A row is rejected if its uncertainty is above a threshold, which is chosen on rows that the

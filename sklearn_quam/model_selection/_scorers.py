@@ -12,9 +12,10 @@ import numpy as np
 from sklearn.base import is_classifier
 from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.metrics import roc_auc_score
-from sklearn.utils._param_validation import StrOptions, validate_params
+from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import _num_samples
 
+from .._messages import checked_arguments
 from ..base._inside import (
     COMPONENT,
     as_values,
@@ -27,7 +28,7 @@ from ..base._inside import (
 from ..metrics import accuracy_rejection_auc, gaussian_log_score, risk_coverage_auc
 from ..metrics._detection import DETECTION_SCORERS
 
-_checked = partial(validate_params, prefer_skip_nested_validation=False)
+_checked = partial(checked_arguments, prefer_skip_nested_validation=False)
 
 
 @dataclass(frozen=True, eq=False)
