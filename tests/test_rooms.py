@@ -28,7 +28,7 @@ INSIDE = {
     "_storing": ["pack", "files"],
     "_network": ["predictions", "outputs", "likelihood", "limits", "memory", "inputs", "adapters"]
     + ["training", "reference", "cut", "parameters", "chain", "executors", "free"],
-    "_network/inputs": ["layouts", "rows", "sources", "named"],
+    "_network/inputs": ["layouts", "rows", "sources", "transformed", "named"],
     "_network/adapters": ["opened", "targets", "networks"],
     "_network/cut": ["layers", "tracing", "steps", "remembered", "hooks", "split"],
     "_curvature": ["layouts", "scores", "structures", "layers", "measure", "prior"]

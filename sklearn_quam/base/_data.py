@@ -15,7 +15,8 @@ from .._network.adapters import is_torch, split_pipeline
 from .._network.inputs.layouts import from_tensor, refuse_masked
 from .._network.inputs.rows import Source, StoredRows
 from .._network.inputs.sources import StoredDataset, open_source
-from .._network.reference import ReferenceModel, as_dense, transformed
+from .._network.inputs.transformed import as_dense, transformed
+from .._network.reference import ReferenceModel
 from .checks.refused import refuse_single_row
 
 
@@ -87,6 +88,9 @@ def check_rows(method: Any, X: Any, reference: ReferenceModel) -> StoredRows:
     StoredRows
         The rows, read when they are asked for.
     """
+    # A pipeline without a number of columns takes texts, which are a vector.
+    if reference.transformers is None or hasattr(method, "n_features_in_"):
+        refuse_single_row(X)
     X, source = from_tensor(X), open_source(X, len(reference.input_dtypes))
     if source is not None:
         _check_source(method, source, reset=False, any_ndim=reference.any_ndim)

@@ -22,6 +22,7 @@ from torch import Tensor
 from .._network.adapters import Network, check_kind, is_pretrained, split_pipeline
 from .._network.cut.remembered import RememberedRows
 from .._network.inputs.rows import StoredRows
+from .._network.inputs.transformed import transformed
 from .._network.limits import (
     Limits,
     computing,
@@ -30,7 +31,7 @@ from .._network.limits import (
     short_passes,
 )
 from .._network.predictions import Prediction
-from .._network.reference import ReferenceModel, TrainingSet, build_reference, transformed
+from .._network.reference import ReferenceModel, TrainingSet, build_reference
 from .._network.training import default_network, train
 from .._posterior.answering import answer
 from .._posterior.fitted import FittedMethod, Models, Question
@@ -42,12 +43,7 @@ from ._data import check_rows, check_training_data, check_weight
 from ._saving import Saved
 from ._wrapping import WrapsNetwork, changed_parameters, parameters_now
 from .checks.agreement import check_agreement
-from .checks.refused import (
-    refuse_multiprocessing,
-    refuse_options,
-    refuse_single_row,
-    refuse_targets,
-)
+from .checks.refused import refuse_multiprocessing, refuse_options, refuse_targets
 from .checks.warned import warn_about_failed_rows, warn_about_fit, warn_about_lost_rows
 
 
@@ -110,7 +106,7 @@ class NetworkEstimator(WrapsNetwork):
         passed = {"X": X, **more}
         refuse_targets(y, self._task)
         estimator = self._wrapped()
-        # Before X is looked at: it is meant for what is inside of a wrapper that is refused.
+        # Before X is checked, which may be meant for what is inside of a wrapper.
         check_kind(split_pipeline(estimator)[1], self._task)
         X, y, source = check_training_data(self, X, y, estimator)
         seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
@@ -189,9 +185,6 @@ class NetworkEstimator(WrapsNetwork):
         check_is_fitted(self)
         self._validate_params()
         self._refuse_changed_parameters()
-        # Transformers that were fitted to a table know how many columns it had.
-        if self._fitted.reference.transformers is None or hasattr(self, "n_features_in_"):
-            refuse_single_row(X)
         return self._check_rows(X, self._fitted.reference)
 
     def _check_rows(self, X: Any, reference: ReferenceModel) -> StoredRows:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -128,8 +129,37 @@ def check_table(X: Any) -> np.ndarray:
     return points
 
 
-def around(values: np.ndarray, eps: float | None) -> tuple[float, float]:
-    """Return the ends of an axis that shows values and some room beyond, of their own scale."""
-    # Values that are all the same have no scale.
-    room = (0.2 * np.ptp(values) or 1.0) if eps is None else eps
-    return values.min() - room, values.max() + room
+def axis_values(
+    values: np.ndarray, n_points: Any, eps: Any = None, limits: Any = None, name: str = "xlim"
+) -> np.ndarray:
+    """Return points along an axis that shows values and some room beyond.
+
+    Parameters
+    ----------
+    values : ndarray of shape (n_samples,)
+        What is to be seen.
+    n_points : int
+        What the user passed as ``grid_resolution``.
+    eps : float or None
+        Room beyond the values; None takes a fifth of their range.
+    limits : tuple of float or None
+        First and last point, instead of `eps`.
+    name : str, default="xlim"
+        What the user calls the limits.
+
+    Returns
+    -------
+    ndarray of shape (n_points,)
+        The points, evenly spaced.
+    """
+    if not isinstance(n_points, Integral) or n_points < 2:
+        raise ValueError(f"grid_resolution must be a whole number from 2; got {shown(n_points)}.")
+    if limits is None:
+        if eps is not None and not (isinstance(eps, Real) and np.isfinite(eps)):
+            raise ValueError(f"eps must be a number or None; got {shown(eps)}.")
+        # Values that are all the same have no scale.
+        room = (0.2 * np.ptp(values) or 1.0) if eps is None else float(eps)
+        limits = values.min() - room, values.max() + room
+    if np.shape(limits) != (2,):
+        raise ValueError(f"{name} must be a pair of numbers; got {shown(limits)}.")
+    return np.linspace(*numbers(limits, name), int(n_points))

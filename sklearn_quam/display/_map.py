@@ -13,8 +13,8 @@ from ..base._inside import as_labels
 from ..metrics._checked import numbers
 from ._answers import (
     SCORE,
-    around,
     ask,
+    axis_values,
     check_component,
     check_table,
     column_names,
@@ -198,8 +198,8 @@ class UncertaintyMapDisplay:
                 "two features, or on two components of them."
             )
         xx0, xx1 = np.meshgrid(
-            _axis_values(points[:, 0], grid_resolution, eps, xlim),
-            _axis_values(points[:, 1], grid_resolution, eps, ylim),
+            axis_values(points[:, 0], grid_resolution, eps, xlim),
+            axis_values(points[:, 1], grid_resolution, eps, ylim, "ylim"),
         )
         grid = like_table(np.column_stack([xx0.ravel(), xx1.ravel()]), X)
         answers = ask(estimator, grid)
@@ -424,12 +424,3 @@ class UncertaintyMapDisplay:
 def _class_name(label: Any) -> str:
     """Return what a legend calls a class: a number alone says little."""
     return label if isinstance(label, str) else f"class {label}"
-
-
-def _axis_values(
-    values: np.ndarray, n_points: int, eps: float | None, limits: tuple[float, float] | None
-) -> np.ndarray:
-    if n_points < 2:
-        raise ValueError(f"grid_resolution must be at least 2; got {n_points}.")
-    low, high = around(values, eps) if limits is None else limits
-    return np.linspace(low, high, n_points)

@@ -13,7 +13,7 @@ from .._messages import shown
 from .._posterior.results import INFINITE
 from ..base._inside import method_and_rows
 from ..metrics._checked import numbers
-from ._answers import around, check_table, check_vector, column_names, like_table
+from ._answers import axis_values, check_table, check_vector, column_names, like_table
 from ._style import BLUE, GIVEN, GREY, axes_or_new, check_matplotlib, legend_below, remove_frame
 from ._surfaces import HATCH
 
@@ -165,9 +165,8 @@ class RegressionUncertaintyDisplay:
         names = column_names(X, points.shape[1])
         column = _column(feature, names)
         own = points[:, column]
-        low, high = around(own, eps) if xlim is None else xlim
-        x = np.linspace(low, high, grid_resolution)
-        rows = np.tile(np.median(points, axis=0), (grid_resolution, 1))
+        x = axis_values(own, grid_resolution, eps, xlim)
+        rows = np.tile(np.median(points, axis=0), (len(x), 1))
         rows[:, column] = x
         method, rows = method_and_rows(estimator, like_table(rows, X))
         mean, uncertainty = _variance_split(method, rows)

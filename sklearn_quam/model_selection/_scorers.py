@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,6 +24,7 @@ from ..base._inside import (
     method_and_rows,
     squared_errors,
 )
+from ..base.checks.warned import warn_once
 from ..metrics import accuracy_rejection_auc, gaussian_log_score, risk_coverage_auc
 from ..metrics._detection import DETECTION_SCORERS
 
@@ -129,11 +129,12 @@ def misclassification_scorer(estimator: Any, X: Any, y: Any, *, component: str =
     prediction, uncertainty = method.predict(rows, return_uncertainty=True)
     is_mistake = ~correct(prediction, y)
     if is_mistake.all() or not is_mistake.any():
-        warnings.warn(
+        warn_once(
             f"{'All' if is_mistake.any() else 'No'} predictions are mistakes: how well these are "
-            "told from correct predictions is undefined.",
+            "told from correct predictions is undefined, and the score is NaN. The mean over folds "
+            "is NaN with a single such fold. Take fewer and larger folds, or rejection_scorer, "
+            "which needs no mistakes.",
             UndefinedMetricWarning,
-            stacklevel=3,  # beyond the check of the parameters
         )
         return float("nan")
     return float(roc_auc_score(is_mistake, getattr(uncertainty, component)))

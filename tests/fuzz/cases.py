@@ -14,6 +14,7 @@ import sklearn
 import torch
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
+from scipy import sparse
 from sklearn.exceptions import NotFittedError
 
 import sklearn_quam
@@ -60,6 +61,19 @@ def as_tensor(array):
         return torch.zeros(array.shape)
 
 
+def as_sparse(array):
+    try:
+        return sparse.csr_matrix(array)
+    except (TypeError, ValueError):
+        return array
+
+
+def mixed(array):
+    """Return a frame of numbers with a column of categories that are none."""
+    kinds = pd.Series(["red", "green"] * len(array), dtype="category")[: len(array)]
+    return pd.DataFrame(array, columns=list("abcd")).assign(a=kinds)
+
+
 ODD = st.sampled_from(
     [
         None,
@@ -92,6 +106,10 @@ WRAPS = st.sampled_from(
         lambda a: pd.DataFrame(a, columns=list("abcd")) if a.shape[1:] == (4,) else a,
         lambda a: a[::-1] if a.ndim else a,
         lambda a: np.asfortranarray(a),
+        lambda a: pd.DataFrame(a).astype("category") if a.ndim == 2 else a,
+        lambda a: mixed(a) if a.shape[1:] == (4,) and len(a) else a,
+        lambda a: pd.Series(a, dtype="category") if a.ndim == 1 else a,
+        as_sparse,
     ]
 )
 ANYTHING = st.one_of(ODD, st.builds(lambda wrap, a: wrap(a), WRAPS, arrays()))

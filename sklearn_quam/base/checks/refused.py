@@ -54,7 +54,7 @@ def refuse_single_row(X: Any) -> None:
         raise ValueError(
             f"X has one dimension ({len(X)} values), but rows of features are due. Reshape your "
             "data: a single row is X[i : i + 1] of an array, X.iloc[[i]] of a DataFrame, or "
-            "x.reshape(1, -1)."
+            "x.reshape(1, -1); a single feature is x.reshape(-1, 1), or X[['name']] of a DataFrame."
         )
 
 
