@@ -102,7 +102,7 @@ class _Comparison:
                 for column, value in self._judge_task(row["task"], estimator, answers, component):
                     row[column] = value
             except UndefinedMetricWarning as reason:
-                row |= {"error": str(reason), "undefined": True}
+                row["error"] = str(reason)
             except Exception as error:
                 self._raise_unless_asked(error, f"{name}, task {row['task']}")
                 row |= {"error": _reason(error), "failed": True}
@@ -182,15 +182,8 @@ class _Comparison:
         yield from zip([column, f"{column}_low", f"{column}_high"], found, strict=True)
 
 
-def _warn_about(rows: list[dict[str, Any]]) -> None:
-    """Say once what the column of errors says."""
-    undefined = {row["error"] for row in rows if row.get("undefined")}
-    if undefined:
-        warn(
-            f"{' '.join(sorted(undefined))} The task 'misclassification' has no numbers there: "
-            "test with more rows, or look at the task 'rejection'.",
-            UndefinedMetricWarning,
-        )
+def _warn_about_failures(rows: list[dict[str, Any]]) -> None:
+    """Say once which methods have failed."""
     failed = [row for row in rows if row.get("failed")]
     if failed:
         names = list(dict.fromkeys(row["method"] for row in failed))
@@ -378,7 +371,7 @@ def compare_uncertainty(
     for number, (name, reference) in enumerate(networks.values()):
         label = f"{_ENTROPY} of {name}" if number else _ENTROPY
         rows += comparison.judge(label, reference, "total")[0]
-    _warn_about(rows)
+    _warn_about_failures(rows)
     ends = [f"{metric}{end}" for metric in _METRICS for end in ("", "_low", "_high")]
     costs = ["rows_per_second", "fit_seconds", "trains_again"]
     return pd.DataFrame(rows, columns=["method", "task", "component", *ends, *costs, "error"])

@@ -68,8 +68,17 @@ def as_sparse(array):
         return array
 
 
+def as_categories(array):
+    try:
+        return (pd.Series if array.ndim == 1 else pd.DataFrame)(array).astype("category")
+    except (TypeError, ValueError, NotImplementedError):
+        return array
+
+
 def mixed(array):
     """Return a frame of numbers with a column of categories that are none."""
+    if array.shape[1:] != (4,):
+        return array
     kinds = pd.Series(["red", "green"] * len(array), dtype="category")[: len(array)]
     return pd.DataFrame(array, columns=list("abcd")).assign(a=kinds)
 
@@ -106,9 +115,8 @@ WRAPS = st.sampled_from(
         lambda a: pd.DataFrame(a, columns=list("abcd")) if a.shape[1:] == (4,) else a,
         lambda a: a[::-1] if a.ndim else a,
         lambda a: np.asfortranarray(a),
-        lambda a: pd.DataFrame(a).astype("category") if a.ndim == 2 else a,
-        lambda a: mixed(a) if a.shape[1:] == (4,) and len(a) else a,
-        lambda a: pd.Series(a, dtype="category") if a.ndim == 1 else a,
+        as_categories,
+        mixed,
         as_sparse,
     ]
 )
