@@ -10,7 +10,6 @@ import pytest
 import torch
 from joblib import parallel_config
 from scipy.sparse import csr_matrix
-from sklearn import config_context
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import TransformedTargetRegressor, make_column_transformer
 from sklearn.neural_network import MLPClassifier, MLPRegressor
@@ -209,13 +208,18 @@ def test_ends_of_an_axis(options, words):
         RegressionUncertaintyDisplay.from_estimator(values, X, **options)
 
 
-@pytest.mark.filterwarnings("error:The given NumPy array is not writable")
-def test_transformed_targets_that_torch_may_not_write_to():
+def test_memory_that_must_not_be_written_to():
+    """pandas hands out arrays like that, which torch warns about, once in a process."""
+    target = TARGET.astype(float)
+    target.flags.writeable = False
     mlp = MLPRegressor(hidden_layer_sizes=(4,), max_iter=200, random_state=0)
-    with config_context(transform_output="pandas"):
-        scaled = TransformedTargetRegressor(mlp, transformer=StandardScaler())
-        net = fitted(scaled, FRAME, pd.Series(TARGET))
-        ReferenceRegressor(net).fit(FRAME, pd.Series(TARGET))
+    net = fitted(TransformedTargetRegressor(mlp, transformer=StandardScaler()), X, target)
+    always = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    try:
+        ReferenceRegressor(net).fit(X, target, X_val=X, y_val=target)
+    finally:
+        torch.set_warn_always(always)
 
 
 # -- a whole data set in the wrong place -------------------------------------------------------

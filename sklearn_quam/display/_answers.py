@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
@@ -155,11 +156,12 @@ def axis_values(
     if not isinstance(n_points, Integral) or n_points < 2:
         raise ValueError(f"grid_resolution must be a whole number from 2; got {shown(n_points)}.")
     if limits is None:
-        if eps is not None and not (isinstance(eps, Real) and np.isfinite(eps)):
+        if eps is not None and not (isinstance(eps, Real) and math.isfinite(eps)):
             raise ValueError(f"eps must be a number or None; got {shown(eps)}.")
         # Values that are all the same have no scale.
         room = (0.2 * np.ptp(values) or 1.0) if eps is None else float(eps)
         limits = values.min() - room, values.max() + room
     if np.shape(limits) != (2,):
         raise ValueError(f"{name} must be a pair of numbers; got {shown(limits)}.")
-    return np.linspace(*numbers(limits, name), int(n_points))
+    first, last = numbers(limits, name)
+    return np.linspace(first, last, int(n_points))
