@@ -9,12 +9,32 @@ import pandas as pd
 import pytest
 import torch
 from joblib import parallel_config
+from scipy.sparse import csr_matrix
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.compose import TransformedTargetRegressor, make_column_transformer
 from sklearn.neural_network import MLPClassifier, MLPRegressor
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 from skorch import NeuralNetClassifier
 from torch import nn
 
-from sklearn_quam import QUAMClassifier, QUAMRegressor, ReferenceClassifier, Uncertainty
-from sklearn_quam.display import UncertaintyMapDisplay
+import sklearn_quam
+from sklearn_quam import (
+    DeepEnsembleClassifier,
+    QUAMClassifier,
+    QUAMRegressor,
+    ReferenceClassifier,
+    ReferenceRegressor,
+    Uncertainty,
+)
+from sklearn_quam._messages import shown
+from sklearn_quam.display import (
+    RegressionUncertaintyDisplay,
+    SimplexDisplay,
+    UncertaintyMapDisplay,
+)
+from sklearn_quam.model_selection import RejectOptionClassifier
+from sklearn_quam.ood import NearestNeighborDetector
 
 from .networks import LABELS, TARGET, WORDS, X_NEW, X, dense, fitted, train
 from .test_contract import METHODS, make_data, make_estimator
@@ -43,14 +63,256 @@ def test_texts_for_a_regressor(y):
             QUAMRegressor(net).fit(X, y)
 
 
+FRAME = pd.DataFrame(X, columns=list("abcd"))
+MIXED = FRAME.assign(side=["left", "right"] * 30)
+
+
+def encoded():
+    encoder = make_column_transformer((OneHotEncoder(), ["side"]), remainder="passthrough")
+    return make_pipeline(encoder, MLPClassifier((4,), max_iter=5, random_state=0))
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("net", [MLPClassifier((4,), max_iter=5), "pipeline"], ids=str)
 @pytest.mark.parametrize("row", [lambda F: F.iloc[0], lambda F: F.to_numpy()[0]])
-def test_a_single_row(row):
-    frame = pd.DataFrame(X, columns=list("abcd"))
-    est = ReferenceClassifier(fitted(MLPClassifier((4,), max_iter=5), frame, LABELS))
+def test_a_single_row(row, net):
+    frame = FRAME
+    net = make_pipeline(StandardScaler(), MLPClassifier((4,))) if net == "pipeline" else net
+    est = ReferenceClassifier(fitted(net, frame, LABELS))
     est.fit(frame, LABELS)
     for ask in (est.predict, est.predict_proba, est.predict_uncertainty, est.score_samples):
         with pytest.raises(ValueError, match=r"one dimension \(4 values\).*X.iloc\[\[i\]\]"):
             ask(row(frame))
+
+
+def test_a_single_row_to_fit():
+    for rows in (X[0], FRAME["a"]):
+        with pytest.raises(
+            ValueError, match=r"one dimension.*single feature is x.reshape\(-1, 1\)"
+        ):
+            ReferenceClassifier(dense()).fit(rows, LABELS)
+
+
+@pytest.mark.filterwarnings("ignore:X does not have valid feature names")
+@pytest.mark.parametrize("kind", ["frame", "array", "list", "tensor", "Series", "sparse"])
+def test_a_single_row_is_explained(kind):
+    """`explain_rival` takes what displays take: a row of a table or of a frame."""
+    net = fitted(MLPClassifier((4,), max_iter=20, random_state=0), FRAME, LABELS)
+    est = QUAMClassifier(net, search="linear").fit(FRAME, LABELS)
+    row = {
+        "frame": FRAME.iloc[[3]],
+        "array": X[3],
+        "list": X[3].tolist(),
+        "tensor": torch.tensor(X[3]),
+        "Series": FRAME.iloc[3],
+        "sparse": csr_matrix(X[3:4]),
+    }[kind]
+    wanted = est.explain_rival(FRAME.iloc[[3]])
+    pd.testing.assert_frame_equal(est.explain_rival(row), wanted)
+    SimplexDisplay.from_estimator(est, row)
+    with pytest.raises(ValueError, match=r"x must be a single row; got 2 rows. Pass X\[i : i"):
+        est.explain_rival(X[:2])
+
+
+def test_an_answer_that_nobody_knows():
+    net = fitted(MLPClassifier((4,), max_iter=5, random_state=0), X, WORDS[LABELS])
+    est = QUAMClassifier(net, search="linear").fit(X, WORDS[LABELS])
+    with pytest.raises(ValueError, match=r"target=1 is no answer.*one of 'cat', 'dog', 'owl'"):
+        est.explain_rival(X[:1], target=1)
+    values = QUAMRegressor(train(dense(1), X, TARGET), search="linear").fit(X, TARGET)
+    with pytest.raises(ValueError, match=r"target='left' is no answer.*one of 'up', 'down'"):
+        values.explain_rival(X[:1], target="left")
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_missing_values_behind_a_pipeline():
+    est = ReferenceClassifier(fitted(encoded(), MIXED, LABELS)).fit(MIXED, LABELS)
+    rows = MIXED.head(3).copy()
+    rows.loc[1, "b"] = np.nan
+    words = "^What the pipeline's transformers make of X contains NaN. Leave such rows out, or put"
+    with pytest.raises(ValueError, match=words):
+        est.predict(rows)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_what_pandas_says_about_categories():
+    """Errors that numpy and pandas raise in their own words."""
+    net = make_pipeline(StandardScaler(), MLPClassifier((4,), max_iter=5))
+    est = ReferenceClassifier(fitted(net, FRAME, LABELS)).fit(FRAME, LABELS)
+    category = pd.Series(["u", "v"] * 30, dtype="category")
+    with pytest.raises(ValueError, match=r"^The pipeline's transformers take numbers, but could"):
+        est.predict(FRAME.assign(a=category))
+    with pytest.raises(ValueError, match=r"^sample_weight must hold numbers, but could not conv"):
+        est.fit(FRAME, LABELS, category)
+    with pytest.raises(ValueError, match=r"^X must hold numbers, but could not convert"):
+        ReferenceClassifier(dense()).fit(FRAME.assign(a=category), LABELS)
+    words = make_pipeline(FunctionTransformer(lambda X: X.astype(str)), net[-1])
+    with pytest.raises(ValueError, match=r"make of X is no table of numbers.*encoder"):
+        ReferenceClassifier(words).fit(FRAME.assign(a=category), LABELS)
+
+
+@pytest.mark.parametrize("around", ["fitted", "unfitted"])
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_calibration_around_a_pipeline_on_a_frame(around):
+    """Not blamed on an encoder: that is there, inside of the wrapper."""
+    wrapper = CalibratedClassifierCV(encoded(), cv=2)
+    wrapper = wrapper.fit(MIXED, LABELS) if around == "fitted" else wrapper
+    with pytest.raises(TypeError, match="CalibratedClassifierCV changes probabilities after"):
+        ReferenceClassifier(wrapper).fit(MIXED, LABELS)
+
+
+def test_no_workers():
+    for est in (QUAMClassifier(dense(), n_jobs=0), DeepEnsembleClassifier(n_jobs=0)):
+        with pytest.raises(ValueError, match=r"'n_jobs' parameter.*in the range \[1, inf\)"):
+            est.fit(X, LABELS)
+    est = QUAMClassifier(train(dense(), X, LABELS), search="linear").fit(X, LABELS)
+    with pytest.raises(ValueError, match="'n_jobs' parameter"):
+        est.set_params(n_jobs=0).predict_uncertainty(X[:2])
+    with pytest.raises(ValueError, match="'n_jobs' parameter"):
+        NearestNeighborDetector(dense(), n_jobs=0).fit(X, LABELS)
+
+
+@pytest.mark.parametrize("folder", [-0.1, 3, b"run", ["run"], ""])
+def test_a_checkpoint_that_is_no_folder(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    est = ReferenceClassifier(dense()).fit(X, LABELS)
+    with pytest.raises((TypeError, ValueError), match=r"checkpoint=.* (is no|names no) folder"):
+        est.predict_uncertainty(X[:2], checkpoint=folder)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("number", [-1, 0, 1, 1.5, "x", None])
+def test_a_grid_of_no_points(number):
+    values = ReferenceRegressor(dense(1)).fit(X, TARGET)
+    words = "grid_resolution must be a whole number from 2"
+    with pytest.raises(ValueError, match=words):
+        RegressionUncertaintyDisplay.from_estimator(values, X, grid_resolution=number)
+    plane = ReferenceClassifier(nn.Linear(2, 3)).fit(X[:, :2], LABELS)
+    with pytest.raises(ValueError, match=words):
+        UncertaintyMapDisplay.from_estimator(plane, X[:, :2], grid_resolution=number)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"eps": "x"}, "eps must be a number or None; got 'x'"),
+        ({"eps": np.nan}, "eps must be a number or None; got nan"),
+        ({"xlim": 3}, "xlim must be a pair of numbers; got 3"),
+        ({"xlim": (1, 2, 3)}, r"xlim must be a pair of numbers; got \(1, 2, 3\)"),
+        ({"xlim": ("a", "b")}, "xlim must hold numbers"),
+    ],
+)
+def test_ends_of_an_axis(options, words):
+    values = ReferenceRegressor(dense(1)).fit(X, TARGET)
+    with pytest.raises(ValueError, match=words):
+        RegressionUncertaintyDisplay.from_estimator(values, X, **options)
+
+
+def test_memory_that_must_not_be_written_to():
+    """pandas hands out arrays like that, which torch warns about, once in a process."""
+    target = TARGET.astype(float)
+    target.flags.writeable = False
+    mlp = MLPRegressor(hidden_layer_sizes=(4,), max_iter=200, random_state=0)
+    net = fitted(TransformedTargetRegressor(mlp, transformer=StandardScaler()), X, target)
+    always = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    try:
+        ReferenceRegressor(net).fit(X, target, X_val=X, y_val=target)
+    finally:
+        torch.set_warn_always(always)
+
+
+# -- a whole data set in the wrong place -------------------------------------------------------
+
+MANY = np.random.default_rng(0).normal(size=(900, 4))
+WHOLE = {
+    "array": MANY[:200],
+    "list": MANY.tolist(),
+    "frame": pd.DataFrame(MANY, columns=list("abcd")),
+    "Series": pd.Series(["a long text of some words"] * 900),
+    "tensor": torch.tensor(MANY),
+    "dict": dict(enumerate(MANY)),
+    "text": "many words " * 900,
+}
+
+
+TAKEN = [("checkpoint", "text"), ("reject label", "text"), ("reject label", "dict")]
+
+
+def misplaced(classes=None, values=None):
+    """Return calls of one argument each that is not meant to be data."""
+    metric = sklearn_quam.metrics
+    tools = sklearn_quam.model_selection
+    argument = {
+        name: lambda value, name=name: QUAMClassifier(dense(), **{name: value}).fit(X, LABELS)
+        for name in ["search", "targets", "temperature", "parameters", "link", "output"]
+        + ["memory_limit", "n_jobs", "setting", "measure"]
+    }
+    return argument | {
+        "estimator": lambda value: QUAMClassifier(value).fit(X, LABELS),
+        "estimators": lambda value: DeepEnsembleClassifier(estimators=value).fit(X, LABELS),
+        "n_steps": lambda value: QUAMClassifier(
+            dense(), search=sklearn_quam.PenaltySearch(n_steps=value)
+        ).fit(X, LABELS),
+        "coverage": lambda value: values.predict_interval(X, value),
+        "slack": lambda value: classes.predict_proba_bounds(X[:2], slack=value),
+        "target": lambda value: classes.explain_rival(X[:1], target=value),
+        "errors": lambda value: classes.predict_uncertainty(X[:1], errors=value),
+        "tpr": lambda value: metric.fpr_at_tpr([0, 1], [0.1, 0.2], tpr=value),
+        "labels of a metric": lambda value: metric.aupr(value, np.arange(len(value))),
+        "weight": lambda value: QUAMClassifier(dense()).fit(X, LABELS, value),
+        "component": lambda value: tools.misclassification_scorer(
+            classes, X, LABELS, component=value
+        ),
+        "compared": lambda value: tools.compare_uncertainty(classes, X, LABELS, X, value),
+        "reject": lambda value: RejectOptionClassifier(classes, coverage=value).fit(X, LABELS),
+        "reject label": lambda value: RejectOptionClassifier(
+            classes, cv="prefit", reject_label=value
+        ).fit(X, LABELS),
+        "cv": lambda value: RejectOptionClassifier(classes, cv=value).fit(X, LABELS),
+        "classes of a display": lambda value: SimplexDisplay.from_estimator(
+            classes, X[:1], classes=value
+        ),
+        "models": lambda value: SimplexDisplay.from_estimator(classes, X[:1], models=value),
+        "feature": lambda value: RegressionUncertaintyDisplay.from_estimator(
+            values, X, feature=value
+        ),
+        "layer": lambda value: NearestNeighborDetector(dense(), layer=value).fit(X, LABELS),
+        "new labels": lambda value: tools.log_score_scorer(classes, X, value),
+        "checkpoint": lambda value: classes.predict_uncertainty(X[:1], checkpoint=value),
+    }
+
+
+@pytest.fixture(scope="module")
+def calls():
+    values = QUAMRegressor(train(dense(1), X, TARGET), search="linear").fit(X, TARGET)
+    classes = QUAMClassifier(train(dense(), X, LABELS), search="linear").fit(X, LABELS)
+    return misplaced(classes, values)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", sorted(misplaced()))
+@pytest.mark.parametrize("kind", WHOLE)
+def test_no_message_prints_a_whole_data_set(name, kind, calls, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if (name, kind) in TAKEN:
+        pytest.skip("that is what it takes")
+    with pytest.raises((TypeError, ValueError)) as raised:
+        calls[name](WHOLE[kind])
+    assert len(str(raised.value)) < 700, str(raised.value)
+
+
+@pytest.mark.parametrize("value", WHOLE.values(), ids=WHOLE.keys())
+def test_values_are_shown_in_one_short_line(value):
+    assert len(shown(value)) <= 80
+    assert "\n" not in shown(value)
+
+
+def test_short_values_are_shown_as_they_are():
+    assert shown("x") == "'x'"
+    assert shown([1, 2]) == "[1, 2]"
+    assert shown(np.float64(0.5)) == repr(np.float64(0.5))
+    assert shown(MANY) == "ndarray of shape (900, 4)"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")

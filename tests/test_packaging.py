@@ -67,6 +67,12 @@ def test_every_requirement_has_a_lower_bound():
     assert {item.name for item in needed} <= set(lower_bounds())
 
 
+def test_lowest_versions_run_no_foreign_code():
+    """Published holes (CVE-2025-32434, CVE-2024-34062) are closed in the lowest versions."""
+    assert lower_bounds()["torch"] >= Version("2.6")
+    assert lower_bounds()["tqdm"] >= Version("4.66.3")
+
+
 def test_versions_of_the_project_environment_are_allowed():
     for name, specifier in pins("constraints.txt").items():
         for pin in specifier:

@@ -10,16 +10,16 @@ import sklearn_quam
 ROOT = Path(sklearn_quam.__file__).parent
 # In the order in which data walks; a room imports from those before it only. What is not a room
 # of its own comes after all of them.
-ROOMS = ["exceptions", "_storing", "_network", "_typing", "_curvature", "_search", "_posterior"]
-ROOMS += ["base", "baselines", "quam", "metrics", "ood", "model_selection", "display", "_loading"]
-ROOMS += ["__init__"]
+ROOMS = ["_messages", "exceptions", "_storing", "_network", "_typing", "_curvature", "_search"]
+ROOMS += ["_posterior", "base", "baselines", "quam", "metrics", "ood", "model_selection", "display"]
+ROOMS += ["_loading", "__init__"]
 # Modules of a room in the order in which they build on each other. A package within a room has one
 # place in the order of the room, and an order of its own.
 INSIDE = {
     "_storing": ["files", "schema"],
     "_network": ["predictions", "outputs", "likelihood", "limits", "memory", "inputs", "adapters"]
     + ["stored", "training", "reference", "cut", "parameters", "chain", "executors", "free"],
-    "_network/inputs": ["layouts", "rows", "sources", "named"],
+    "_network/inputs": ["layouts", "rows", "sources", "transformed", "named"],
     "_network/adapters": ["opened", "targets", "networks"],
     "_network/cut": ["layers", "tracing", "steps", "remembered", "hooks", "split"],
     "_curvature": ["layouts", "scores", "structures", "layers", "measure", "prior"]

@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from .._messages import shown
+
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _BINARY_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _DEFAULT_SHARE = 0.25
@@ -89,13 +91,16 @@ def memory_in_bytes(limit: int | float | str | None, device: torch.device) -> in
         match = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*(?:([KMGT])(i?))?B?\s*", limit, re.IGNORECASE)
         if match is None:
             raise ValueError(
-                f"memory_limit={limit!r} is not understood: pass bytes or a text such as '1GB'."
+                f"memory_limit={shown(limit)} is not understood: pass bytes or a text such as "
+                "'1GB'."
             )
         number, unit, binary = match.groups()
         units = _BINARY_UNITS if binary else _UNITS
         value = float(number) * units[(unit or "").upper()]
     if not 1 <= value < math.inf:
-        raise ValueError(f"memory_limit={limit!r} must be positive and finite, at least one byte.")
+        raise ValueError(
+            f"memory_limit={shown(limit)} must be positive and finite, at least one byte."
+        )
     return int(value)
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from .._messages import shown
 from ..exceptions import NetworkError
 
 # What the code of users raises: a network, an estimator around it, or torch on its behalf. Warnings
@@ -96,13 +97,13 @@ def picked(output: Any, which: str | int | None) -> Any:
     parts = _parts(output)
     if parts is None:
         raise InvalidOutputError(
-            f"output={which!r}, but the network returns only one. Leave output=None."
+            f"output={shown(which)}, but the network returns only one. Leave output=None."
         )
     names = list(parts)
     if which not in parts and isinstance(which, int) and -len(parts) <= which < len(parts):
         which = names[which]
     if which not in parts:
-        raise InvalidOutputError(f"The network has no output {which!r}. It returns {names}.")
+        raise InvalidOutputError(f"The network has no output {shown(which)}. It returns {names}.")
     return _wide(_by_itself(parts[which]))
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._messages import shown
 from .cut.layers import RunLayer, last_layers
 
 _NORMALISATION = (
@@ -138,7 +139,9 @@ def choose_parameters(
         )
     names = _names(module, parameters, named, layers)
     if not names:
-        raise ValueError(f"parameters={parameters!r} selects none of the network's parameters.")
+        raise ValueError(
+            f"parameters={shown(parameters)} selects none of the network's parameters."
+        )
     start = {name: named[name].detach() for name in names}
     return FreeParameters(tuple(names), start, {name: _n_inputs(name, named) for name in names})
 
@@ -148,7 +151,7 @@ def _names(
 ) -> list[str]:
     """Return the selected names, in the module's order; tied parameters are one."""
     if isinstance(parameters, bool) or parameters is None:
-        raise TypeError(f"parameters={parameters!r} is not understood.")
+        raise TypeError(f"parameters={shown(parameters)} is not understood.")
     if parameters == "all":
         return list(named)
     if parameters == "auto":
@@ -202,9 +205,9 @@ def _matching(pattern: str, named: dict[str, Any]) -> list[Any]:
         return found
     near = difflib.get_close_matches(pattern, named, n=3, cutoff=0.3) or list(named)[:3]
     raise ValueError(
-        f"No parameter or layer is called {pattern!r}; the nearest are {near}. Besides names and "
-        "globs, parameters= takes 'auto', 'all', 'last_layer', a number of layers, 'bias', 'norm', "
-        "'lora', a LoRA(...) or a function of (name, parameter)."
+        f"No parameter or layer is called {shown(pattern)}; the nearest are {near}. Besides names "
+        "and globs, parameters= takes 'auto', 'all', 'last_layer', a number of layers, 'bias', "
+        "'norm', 'lora', a LoRA(...) or a function of (name, parameter)."
     )
 
 

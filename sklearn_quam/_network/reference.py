@@ -10,11 +10,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from scipy.sparse import issparse
 from sklearn.pipeline import Pipeline
-from sklearn.utils import check_array
 from torch import Tensor, nn
 
+from .._messages import shown
 from ..exceptions import NetworkError
 from .adapters import (
     Network,
@@ -29,7 +28,7 @@ from .adapters import (
 from .inputs.layouts import to_tensor
 from .inputs.named import TakesNamed
 from .inputs.rows import Inputs, Rows, Source, StoredRows, as_double
-from .inputs.sources import SomeRows, StoredArrays, Transformed, open_source
+from .inputs.sources import SomeRows, StoredArrays
 from .likelihood import (
     CategoricalLikelihood,
     GaussianLikelihood,
@@ -314,46 +313,6 @@ def _device(device: str | torch.device) -> torch.device:
     return target
 
 
-def transformed(transformers: Pipeline | None, X: Any, source: Source | None) -> Source:
-    """Return what the network gets to see of X.
-
-    Parameters
-    ----------
-    transformers : Pipeline or None
-        What runs before the network.
-    X : array-like
-        What a user passed, or what validation has made of it.
-    source : Source or None
-        What X can be read from some rows at a time, if it is no array in memory.
-
-    Returns
-    -------
-    Source
-        Rows behind the transformers.
-    """
-    if transformers is None:
-        return StoredArrays((X,)) if source is None else source
-    if isinstance(source, StoredArrays) and len(source.arrays) == 1:
-        return Transformed(source, partial(transform, transformers))
-    rows = transformers.transform(X)
-    return open_source(rows) or StoredArrays((_checked(rows),))
-
-
-def as_dense(X: Any) -> Any:
-    """Return sparse rows as an array: layers are large matrices of numbers anyway."""
-    return X.toarray() if issparse(X) else X
-
-
-def transform(transformers: Pipeline, X: Any) -> np.ndarray:
-    """Return what the transformers make of some rows."""
-    return _checked(transformers.transform(X))
-
-
-def _checked(rows: Any) -> np.ndarray:
-    rows = as_dense(rows)
-    return check_array(rows, allow_nd=True, input_name="the output of the pipeline's transformers")
-
-
 def _in_order(source: Source, names: tuple[str, ...] | None) -> Source:
     """Return a source of the named inputs in the order in which the network was tried."""
     if names is None and source.names is None:
@@ -371,7 +330,7 @@ def _in_order(source: Source, names: tuple[str, ...] | None) -> Source:
 
 
 def _told(names: tuple[str, ...] | None) -> str:
-    return "without names" if names is None else f"named {list(names)}"
+    return "without names" if names is None else f"named {shown(list(names))}"
 
 
 def _first_run(

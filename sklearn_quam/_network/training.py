@@ -15,6 +15,7 @@ from sklearn.utils.validation import has_fit_parameter
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from .._messages import shown
 from ..exceptions import NetworkError
 from .adapters import check_kind, column_of_label, floating_dtype, is_skorch, split_pipeline
 from .outputs import NetworkErrors
@@ -189,7 +190,9 @@ def _skorch_data(
     if known is not None and len(known):
         classes = np.asarray(known)
         if not np.isin(labels, classes).all():
-            raise ValueError(f"y has labels that are not among the net's classes {list(known)}.")
+            raise ValueError(
+                f"y has labels that are not among the net's classes {shown(list(known))}."
+            )
     elif (
         output is not None
         and output.ndim == 2

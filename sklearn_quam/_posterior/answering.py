@@ -82,8 +82,6 @@ def answer(
     return results
 
 
-
-
 def _results_of(
     fitted: FittedMethod,
     inputs: Any,

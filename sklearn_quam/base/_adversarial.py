@@ -13,7 +13,9 @@ import torch
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
+from .._messages import few, short_messages, shown
 from .._network.free import FreeNetwork
+from .._network.inputs.sources import open_source
 from .._network.limits import Limits, computing
 from .._posterior.fitted import FittedMethod, Question
 from .._posterior.progress import tracked
@@ -25,8 +27,11 @@ from .._search.penalty import PenaltySearch
 from .._search.targets import Targets
 from .._search.traces import costs_of_rivals, found_models, search_traces
 from ..exceptions import CurvatureError, warn
+from ._data import one_row
 from ._estimator import FitData
 from ._weights import WeightChanging
+from ._wrapping import N_JOBS
+from .checks.refused import refuse_unknown_answer
 from .checks.warned import refuse_lost_rows, warn_about_collapsed_weights, warn_about_lost_rows
 
 if TYPE_CHECKING:
@@ -63,7 +68,7 @@ class AdversarialSearch(WeightChanging):
         "temperature": [Interval(Real, 0, None, closed="neither"), StrOptions({"auto"})],
         "n_training_rows": [Interval(Integral, 1, None, closed="left"), None],
         "max_training_rows": [Interval(Integral, 1, None, closed="left"), None],
-        "n_jobs": [Integral, None],
+        "n_jobs": [*N_JOBS, None],
     }
 
     measure: str
@@ -80,7 +85,8 @@ class AdversarialSearch(WeightChanging):
         if isinstance(self.search, type):
             raise TypeError(f"search is a class: pass an object, {self.search.__name__}(...).")
         search = SEARCHES[self.search]() if isinstance(self.search, str) else self.search
-        search._validate_params()
+        with short_messages():
+            search._validate_params()
         n_rows = len(fit.training) if self.n_training_rows is None else self.n_training_rows
         if n_rows < len(fit.training):
             raise ValueError(
@@ -317,7 +323,7 @@ class AdversarialSearch(WeightChanging):
 
         Parameters
         ----------
-        x : array-like of shape (1, ...)
+        x : array-like of shape (n_features,) or (1, ...)
             One row like those of the training data.
         target : object, default=None
             The answer: a label, or "up" or "down" for regressors. None takes the cheapest one that
@@ -344,7 +350,9 @@ class AdversarialSearch(WeightChanging):
         """
         import pandas as pd
 
-        inputs, fitted = self._check_inputs(x), self._fitted
+        check_is_fitted(self)
+        refuse_unknown_answer(target, getattr(self, "classes_", ("up", "down")))
+        inputs, fitted = self._check_inputs(x if open_source(x) else one_row(x)), self._fitted
         if len(inputs) != 1:
             raise ValueError(f"explain_rival takes one row at a time, not {len(inputs)}: x[:1].")
         if self.max_training_rows is not None:
@@ -359,10 +367,11 @@ class AdversarialSearch(WeightChanging):
             target = min(found, key=lambda name: found[name].sum())
         asked = [name for name in found if np.array_equal(name, target)]
         if not asked:
-            reached = ", ".join(map(str, found)) or "none"
+            reached = few(list(found)) or "none"
             raise ValueError(
-                f"No search has led to the answer {target!r}: it is what the network says anyway, "
-                f"is not among the targets, or is out of reach. There are models for: {reached}."
+                f"No search has led to the answer {shown(target)}: it is what the network says "
+                "anyway, is not among the targets, or is out of reach. There are models for: "
+                f"{reached}."
             )
         cost = found[asked[0]]
         order = np.argsort(-cost, kind="stable")

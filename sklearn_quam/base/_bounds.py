@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from .._messages import shown
 from .._network.limits import computing
 from ._adversarial import AdversarialSearch
 
@@ -56,7 +57,9 @@ class ProbabilityBounds(AdversarialSearch):
         check_is_fitted(self)
         nats: Any = self.slack_ if slack is None else slack
         if not isinstance(nats, Real) or not 0 <= float(nats) < np.inf:
-            raise ValueError(f"slack={slack!r} is not understood: pass a number of nats, or None.")
+            raise ValueError(
+                f"slack={shown(slack)} is not understood: pass a number of nats, or None."
+            )
         models: Any = self._fitted.models
         mean_slack = float(nats) / models.problem.n_training_rows
         anything = np.tile([0.0, 1.0], (models.problem.targets.n_answers, 1))

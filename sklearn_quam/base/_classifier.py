@@ -11,6 +11,7 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 from torch import Tensor
 
+from .._messages import few
 from .._network.adapters import Network, column_of_label
 from .._network.inputs.layouts import from_tensor, refuse_masked
 from .._network.inputs.rows import StoredRows
@@ -99,7 +100,7 @@ class BaseUncertaintyClassifier(ClassifierMixin, BaseUncertaintyEstimator):
         """Return the network; labels that it does not know are refused."""
         if y_val is not None and not np.isin(y_val, self.classes_).all():
             unknown = np.unique(y_val[~np.isin(y_val, self.classes_)])
-            raise ValueError(f"y_val has labels that y has not: {_few(unknown)}.")
+            raise ValueError(f"y_val has labels that y has not: {few(unknown)}.")
         return reference
 
     def _decide(self, outputs: np.ndarray) -> np.ndarray:
@@ -221,7 +222,9 @@ def match_classes(y: np.ndarray, network: Network, n_outputs: int) -> np.ndarray
     known = network.classes
     if known is not None and len(known) == n_outputs and np.isin(labels, known).all():
         if len(known) < 2:
-            raise ValueError(f"A classifier needs at least two classes; y has one class: {labels}.")
+            raise ValueError(
+                f"A classifier needs at least two classes; y has one class: {few(labels)}."
+            )
         return labels if np.array_equal(labels, known) else np.asarray(known)
     if network.labels_are_indices:
         if len(labels) == n_outputs:
@@ -229,7 +232,7 @@ def match_classes(y: np.ndarray, network: Network, n_outputs: int) -> np.ndarray
         indices = np.arange(n_outputs)
         if labels.dtype.kind in "iu" and np.isin(labels, indices).all():
             return indices
-    what = f"it has {n_outputs} columns, and y has {len(labels)} classes: {_few(labels)}"
+    what = f"it has {n_outputs} columns, and y has {len(labels)} classes: {few(labels)}"
     if network.labels_are_indices:
         raise ValueError(
             f"The network's output does not match the classes: {what}. Pass the labels it was "
@@ -238,11 +241,5 @@ def match_classes(y: np.ndarray, network: Network, n_outputs: int) -> np.ndarray
     kind = "" if known is None or known.dtype.kind == labels.dtype.kind else ", not their numbers"
     raise ValueError(
         f"The network's output does not match the classes: {what}, but the network was trained "
-        f"with {_few(known)}. Pass labels of that kind as y{kind}."
+        f"with {few(known)}. Pass labels of that kind as y{kind}."
     )
-
-
-def _few(labels: Any) -> str:
-    """Return some labels as a user would write them."""
-    shown = [label.item() if hasattr(label, "item") else label for label in labels[:10]]
-    return ", ".join(map(repr, shown)) + (", ..." if len(labels) > 10 else "")

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from .._messages import shown
+
 # What rounding may add to a number of rows.
 _ROUNDING = 1e-9
 
@@ -16,7 +18,8 @@ def check_coverage(coverage: Any) -> float:
     """Return a share of rows, if it is one."""
     if not isinstance(coverage, Real) or not 0 < float(coverage) < 1:
         raise ValueError(
-            f"coverage={coverage!r} is not understood: pass a share between 0 and 1, such as 0.9."
+            f"coverage={shown(coverage)} is not understood: pass a share between 0 and 1, such as "
+            "0.9."
         )
     return float(coverage)
 

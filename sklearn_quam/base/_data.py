@@ -8,13 +8,16 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_array, check_consistent_length
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import column_or_1d, validate_data
+from sklearn.utils.validation import _check_sample_weight, column_or_1d, validate_data
 
+from .._messages import cut, is_about_numbers, shown
 from .._network.adapters import is_torch, split_pipeline
 from .._network.inputs.layouts import from_tensor, refuse_masked
 from .._network.inputs.rows import Source, StoredRows
 from .._network.inputs.sources import StoredDataset, open_source
-from .._network.reference import ReferenceModel, as_dense, transformed
+from .._network.inputs.transformed import as_dense, transformed
+from .._network.reference import ReferenceModel
+from .checks.refused import refuse_single_row
 
 
 def check_training_data(
@@ -37,13 +40,17 @@ def check_training_data(
         X and y, validated, and a source or None.
     """
     X, source = from_tensor(X), open_source(X)
+    transformers = split_pipeline(estimator)[0]
+    # Texts for transformers are a vector of rows.
+    if transformers is None or getattr(getattr(X, "dtype", None), "kind", "O") in "biufc":
+        refuse_single_row(X)
     if y is None and isinstance(source, StoredDataset):
         y = source.targets()
     refuse_masked(y, "y")
     y = from_tensor(y)
     regression = method._task == "regressor"
     any_ndim = is_torch(estimator)
-    if source is None and split_pipeline(estimator)[0] is None:
+    if source is None and transformers is None:
         X = X if any_ndim else as_dense(X)
         X, y = validated(
             method, X, y, allow_nd=any_ndim, multi_output=regression, y_numeric=regression
@@ -81,6 +88,9 @@ def check_rows(method: Any, X: Any, reference: ReferenceModel) -> StoredRows:
     StoredRows
         The rows, read when they are asked for.
     """
+    # A pipeline without a number of columns takes texts, which are a vector.
+    if reference.transformers is None or hasattr(method, "n_features_in_"):
+        refuse_single_row(X)
     X, source = from_tensor(X), open_source(X, len(reference.input_dtypes))
     if source is not None:
         _check_source(method, source, reset=False, any_ndim=reference.any_ndim)
@@ -90,6 +100,40 @@ def check_rows(method: Any, X: Any, reference: ReferenceModel) -> StoredRows:
     else:
         validate_data(method, X, reset=False, skip_check_array=True)
     return reference.inputs(transformed(reference.transformers, X, source))
+
+
+def check_weight(sample_weight: Any, y: np.ndarray) -> np.ndarray:
+    """Return a weight for each row, none of them negative, not all of them zero."""
+    try:
+        checked = _check_sample_weight(from_tensor(sample_weight), y, ensure_non_negative=True)
+    except (TypeError, ValueError) as error:
+        if not is_about_numbers(error):
+            raise
+        raise ValueError(f"sample_weight must hold numbers, but {cut(error)}.") from error
+    if not checked.any():
+        raise ValueError("sample_weight is zero for every row.")
+    return checked
+
+
+def one_row(x: Any) -> Any:
+    """Return a single row as rows of a table, however it was passed."""
+    if hasattr(x, "to_frame"):  # a row of a DataFrame
+        return x.to_frame().T.infer_objects()
+    x = from_tensor(x)
+    if not hasattr(x, "shape"):
+        try:
+            x = np.asarray(x)
+        except ValueError as error:
+            raise ValueError("x must have rows of the same length.") from error
+    if not x.shape:
+        raise ValueError(f"x must be a single row; got {shown(x)}.")
+    # A vector of texts or objects is a column of rows for the transformers of a pipeline.
+    is_column = hasattr(x, "dtype") and getattr(x.dtype, "kind", "f") in "OUS"
+    if len(x.shape) == 1 and not is_column:
+        x = x[None]
+    if x.shape[0] != 1:
+        raise ValueError(f"x must be a single row; got {x.shape[0]} rows. Pass X[i : i + 1].")
+    return x
 
 
 def validated(method: Any, X: Any, *y: Any, **options: Any) -> Any:
@@ -105,11 +149,11 @@ def validated(method: Any, X: Any, *y: Any, **options: Any) -> Any:
         rows = rows.astype(float)
         return (rows, *found[1:]) if y else rows
     except (TypeError, ValueError) as error:
-        if not str(error).startswith(("could not convert", "float() argument")):
+        if not is_about_numbers(error):
             raise
         raise type(error)(
-            f"X must hold numbers, but {error}. Put an encoder before the network, in a pipeline "
-            "that was fitted together with it."
+            f"X must hold numbers, but {cut(error)}. Put an encoder before the network, in a "
+            "pipeline that was fitted together with it."
         ) from error
 
 

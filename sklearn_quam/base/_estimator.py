@@ -17,16 +17,13 @@ import torch
 from joblib import effective_n_jobs
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import StrOptions
-from sklearn.utils.validation import (
-    _check_sample_weight,
-    check_is_fitted,
-)
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from .._network.adapters import Network, is_pretrained, split_pipeline
+from .._network.adapters import Network, check_kind, is_pretrained, split_pipeline
 from .._network.cut.remembered import RememberedRows
-from .._network.inputs.layouts import from_tensor
 from .._network.inputs.rows import StoredRows
+from .._network.inputs.transformed import transformed
 from .._network.limits import (
     Limits,
     computing,
@@ -35,7 +32,7 @@ from .._network.limits import (
     short_passes,
 )
 from .._network.predictions import Prediction
-from .._network.reference import ReferenceModel, TrainingSet, build_reference, transformed
+from .._network.reference import ReferenceModel, TrainingSet, build_reference
 from .._network.training import default_network, train
 from .._posterior.answering import answer
 from .._posterior.fitted import FittedMethod, Models, Question
@@ -43,12 +40,12 @@ from .._posterior.known import known_range
 from .._posterior.progress import Progress
 from .._posterior.results import Answers, Diagnostics, RowResults
 from .._typing import Device, RandomState
-from ._data import check_rows, check_training_data
+from ._data import check_rows, check_training_data, check_weight
 from ._identity import identity
 from ._saving import Saved
 from ._wrapping import WrapsNetwork, changed_parameters, parameters_now
 from .checks.agreement import check_agreement
-from .checks.refused import refuse_multiprocessing, refuse_single_row, refuse_targets
+from .checks.refused import refuse_multiprocessing, refuse_options, refuse_targets
 from .checks.warned import warn_about_failed_rows, warn_about_fit, warn_about_lost_rows
 
 
@@ -111,13 +108,12 @@ class NetworkEstimator(WrapsNetwork):
         passed = {"X": X, **more}
         refuse_targets(y, self._task)
         estimator = self._wrapped()
+        # Before X is checked, which may be meant for what is inside of a wrapper.
+        check_kind(split_pipeline(estimator)[1], self._task)
         X, y, source = check_training_data(self, X, y, estimator)
         seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
         if sample_weight is not None:
-            sample_weight = from_tensor(sample_weight)
-            sample_weight = _check_sample_weight(sample_weight, y, ensure_non_negative=True)
-            if not sample_weight.any():
-                raise ValueError("sample_weight is zero for every row.")
+            sample_weight = check_weight(sample_weight, y)
         routed = self._route(estimator, sample_weight, fit_params)
         classes = None
         if not is_pretrained(estimator):
@@ -191,8 +187,6 @@ class NetworkEstimator(WrapsNetwork):
         check_is_fitted(self)
         self._validate_params()
         self._refuse_changed_parameters()
-        if self._fitted.reference.transformers is None:
-            refuse_single_row(X)
         return self._check_rows(X, self._fitted.reference)
 
     def _check_rows(self, X: Any, reference: ReferenceModel) -> StoredRows:
@@ -317,8 +311,7 @@ class BaseUncertaintyEstimator(Saved, NetworkEstimator):
         predictive: bool = False,
     ) -> RowResults:
         """Run the method on all rows, some at a time."""
-        if errors not in ("warn", "raise"):
-            raise ValueError(f"errors={errors!r} is not understood: pass 'warn' or 'raise'.")
+        refuse_options(errors, checkpoint)
         inputs = self._check_inputs(X)
         question = replace(self._question(inputs), predictive=predictive)
         asked = self._rows_asked(X, inputs)

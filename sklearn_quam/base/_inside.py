@@ -9,6 +9,7 @@ from sklearn.utils import check_consistent_length
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
+from .._messages import cut, shown
 from .._network.adapters import column_of_label, split_pipeline
 from .._network.inputs.layouts import from_tensor
 from .._posterior.results import Uncertainty
@@ -85,7 +86,8 @@ def correct(prediction: np.ndarray, y: Any) -> np.ndarray:
     # Compared with numbers, texts are never equal: everything would be a mistake, silently.
     if isinstance(y[0], str) != isinstance(prediction[0], str):
         raise TypeError(
-            f"y holds labels such as {y[0]!r}, but predictions are such as {prediction[0]!r}."
+            f"y holds labels such as {shown(y[0])}, but predictions are such as "
+            f"{shown(prediction[0])}."
         )
     return prediction == y
 
@@ -95,7 +97,7 @@ def as_values(y: Any, like: Any) -> np.ndarray:
     try:
         y = np.asarray(from_tensor(y), dtype=float)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"y must hold numbers: {error}.") from error
+        raise ValueError(f"y must hold numbers: {cut(error)}.") from error
     check_consistent_length(y, like)
     return y.reshape(len(y), -1)
 
@@ -114,6 +116,8 @@ def log_probabilities(y: Any, proba: np.ndarray, classes: np.ndarray) -> np.ndar
     y = as_labels(y, proba)
     unknown = ~np.isin(y, classes)
     if unknown.any():
-        raise ValueError(f"y has labels that the classifier does not know: {set(y[unknown])}.")
+        raise ValueError(
+            f"y has labels that the classifier does not know: {shown(set(y[unknown].tolist()))}."
+        )
     with np.errstate(divide="ignore"):
         return np.log(proba[np.arange(len(y)), column_of_label(classes, y)])

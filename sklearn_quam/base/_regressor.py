@@ -137,7 +137,7 @@ class BaseUncertaintyRegressor(RegressorMixin, BaseUncertaintyEstimator):
             noise = _residual_variance(reference, inputs, target, weight)
         else:
             rows = self._check_rows(X_val, reference)
-            held_out = torch.as_tensor(y_val).to(target)
+            held_out = torch.tensor(y_val).to(target)
             noise = _residual_variance(reference, rows, held_out, None)
         self.noise_variance_ = np.array(noise, dtype=float)
         tensor = torch.as_tensor(self.noise_variance_).to(target)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 import torch
 from sklearn import get_config
 from sklearn.base import BaseEstimator, clone
+from sklearn.utils._param_validation import Interval
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
 
+from .._messages import ShortMessages, shown
 from .._network.adapters import is_pretrained, is_torch, split_pipeline
 from .._network.cut.remembered import RememberedRows
 from .._network.training import sample_weight_argument
@@ -17,10 +20,13 @@ from .._network.training import sample_weight_argument
 # What scikit-learn's clone carries over besides the constructor's arguments.
 _CLONED_ATTRIBUTES = ("_metadata_request", "_sklearn_output_config", "_skl_callbacks")
 
+# What n_jobs may be: joblib knows no zero workers.
+N_JOBS = [Interval(Integral, None, -1, closed="right"), Interval(Integral, 1, None, closed="left")]
+
 _PLAIN = (bool, int, float, str, type(None))
 
 
-class WrapsNetwork(BaseEstimator):
+class WrapsNetwork(ShortMessages, BaseEstimator):
     """Parameters, clones and metadata of an estimator that may hold a given network."""
 
     estimator: Any
@@ -84,8 +90,8 @@ class WrapsNetwork(BaseEstimator):
         nested = [name for name in params if name.startswith("estimator__")]
         if pretrained and nested:
             raise ValueError(
-                f"Cannot set {nested}: the network is already fitted and stays as it is. Pass an "
-                "unfitted estimator, such as clone(net), to tune its own parameters."
+                f"Cannot set {shown(nested)}: the network is already fitted and stays as it is. "
+                "Pass an unfitted estimator, such as clone(net), to tune its own parameters."
             )
         return super().set_params(**params)
 
@@ -94,8 +100,8 @@ class WrapsNetwork(BaseEstimator):
         if is_pretrained(estimator):
             if fit_params:
                 raise TypeError(
-                    f"fit got {sorted(fit_params)}, but the network is already fitted and is not "
-                    "trained again. Pass an unfitted estimator to have it trained."
+                    f"fit got {shown(sorted(fit_params))}, but the network is already fitted and "
+                    "is not trained again. Pass an unfitted estimator to have it trained."
                 )
             return {}
         if get_config()["enable_metadata_routing"]:

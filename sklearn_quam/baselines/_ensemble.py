@@ -11,6 +11,7 @@ from sklearn import config_context
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.parallel import Parallel, delayed
 
+from .._messages import shown
 from .._network.adapters import is_pretrained
 from .._network.inputs.rows import StoredRows
 from .._network.limits import Limits
@@ -20,6 +21,7 @@ from .._posterior.fitted import AnyModels, FittedMethod, Question
 from .._posterior.progress import tracked
 from ..base._estimator import BaseUncertaintyEstimator, FitData
 from ..base._regressor import BaseUncertaintyRegressor
+from ..base._wrapping import N_JOBS
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +82,7 @@ class Ensemble(BaseUncertaintyEstimator):
     _ensemble_constraints: ClassVar[dict] = {
         "n_estimators": [Interval(Integral, 1, None, closed="left")],
         "estimators": [list, tuple, None],
-        "n_jobs": [Integral, None],
+        "n_jobs": [*N_JOBS, None],
     }
     _trains_again = True
     _counts_models = "n_estimators"
@@ -104,8 +106,9 @@ class Ensemble(BaseUncertaintyEstimator):
             return super()._wrapped()
         unfitted = [net for net in self.estimators if not is_pretrained(net)]
         if unfitted or not len(self.estimators):
+            passed = shown(unfitted) if unfitted else "nothing"
             raise ValueError(
-                f"estimators= takes fitted networks, but {unfitted or 'nothing'} was passed. Pass "
+                f"estimators= takes fitted networks, but {passed} was passed. Pass "
                 "an unfitted one as estimator= to have n_estimators of them trained."
             )
         return self.estimators[0] if self.estimator is None else self.estimator
@@ -169,8 +172,8 @@ class Ensemble(BaseUncertaintyEstimator):
             own, other = getattr(self, name, ()), getattr(member, name, ())
             if not np.array_equal(own, other):
                 raise ValueError(
-                    f"The networks do not predict the same: {name} is {own} for the reference and "
-                    f"{other} for {type(member.estimator).__name__}."
+                    f"The networks do not predict the same: {name} is {shown(own)} for the "
+                    f"reference and {shown(other)} for {type(member.estimator).__name__}."
                 )
 
     # -- predicting ------------------------------------------------------------------------

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.base import is_classifier
 
+from .._messages import shown
 from .._network.inputs.layouts import from_tensor
 from .._posterior.results import INFINITE, SearchDiagnostics, Uncertainty
 from ..base._inside import METHOD_OR_DETECTOR, method_and_rows
@@ -80,7 +83,7 @@ def label(component: str, unit: str) -> str:
 def check_component(component: str) -> str:
     """Return the name of a part of the uncertainty, if it is one."""
     if component not in Uncertainty._fields:
-        raise ValueError(f"component must be one of {Uncertainty._fields}; got {component!r}.")
+        raise ValueError(f"component must be one of {Uncertainty._fields}; got {shown(component)}.")
     return component
 
 
@@ -98,24 +101,6 @@ def as_array(values: Any, name: str) -> np.ndarray:
         return np.asarray(from_tensor(values))
     except ValueError as error:
         raise ValueError(f"{name} must have rows of the same length.") from error
-
-
-def check_row(x: Any) -> Any:
-    """Return a single row as rows of a table, however it was passed."""
-    if hasattr(x, "to_frame"):  # a row of a DataFrame
-        return x.to_frame().T.infer_objects()
-    x = from_tensor(x)
-    if not hasattr(x, "shape"):
-        x = as_array(x, "x")
-    if not x.shape:
-        raise ValueError(f"x must be a single row; got {x!r}.")
-    # A vector of texts or objects is a column of rows for the transformers of a pipeline.
-    is_column = hasattr(x, "dtype") and getattr(x.dtype, "kind", "f") in "OUS"
-    if len(x.shape) == 1 and not is_column:
-        x = x[None]
-    if len(x) != 1:
-        raise ValueError(f"x must be a single row; got {len(x)} rows. Pass X[i : i + 1].")
-    return x
 
 
 def unit(estimator: Any) -> str:
@@ -145,8 +130,38 @@ def check_table(X: Any) -> np.ndarray:
     return points
 
 
-def around(values: np.ndarray, eps: float | None) -> tuple[float, float]:
-    """Return the ends of an axis that shows values and some room beyond, of their own scale."""
-    # Values that are all the same have no scale.
-    room = (0.2 * np.ptp(values) or 1.0) if eps is None else eps
-    return values.min() - room, values.max() + room
+def axis_values(
+    values: np.ndarray, n_points: Any, eps: Any = None, limits: Any = None, name: str = "xlim"
+) -> np.ndarray:
+    """Return points along an axis that shows values and some room beyond.
+
+    Parameters
+    ----------
+    values : ndarray of shape (n_samples,)
+        What is to be seen.
+    n_points : int
+        What the user passed as ``grid_resolution``.
+    eps : float or None
+        Room beyond the values; None takes a fifth of their range.
+    limits : tuple of float or None
+        First and last point, instead of `eps`.
+    name : str, default="xlim"
+        What the user calls the limits.
+
+    Returns
+    -------
+    ndarray of shape (n_points,)
+        The points, evenly spaced.
+    """
+    if not isinstance(n_points, Integral) or n_points < 2:
+        raise ValueError(f"grid_resolution must be a whole number from 2; got {shown(n_points)}.")
+    if limits is None:
+        if eps is not None and not (isinstance(eps, Real) and math.isfinite(eps)):
+            raise ValueError(f"eps must be a number or None; got {shown(eps)}.")
+        # Values that are all the same have no scale.
+        room = (0.2 * np.ptp(values) or 1.0) if eps is None else float(eps)
+        limits = values.min() - room, values.max() + room
+    if np.shape(limits) != (2,):
+        raise ValueError(f"{name} must be a pair of numbers; got {shown(limits)}.")
+    first, last = numbers(limits, name)
+    return np.linspace(first, last, int(n_points))

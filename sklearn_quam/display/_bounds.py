@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from sklearn.utils import check_consistent_length
 
+from ..base._data import one_row
 from ..base._inside import method_and_rows
-from ._answers import check_row, check_vector
+from ._answers import check_vector
 from ._style import BLUE, GIVEN, axes_or_new, check_matplotlib, legend_below, remove_frame
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ class ProbabilityBoundsDisplay:
             The display.
         """
         check_matplotlib(f"{cls.__name__}.from_estimator")
-        method, row = method_and_rows(estimator, check_row(x), "predict_proba_bounds")
+        method, row = method_and_rows(estimator, one_row(x), "predict_proba_bounds")
         slack = method.slack_ if slack is None else slack
         lower, upper = method.predict_proba_bounds(row, slack)
         proba = method._predict_reference(row).to_array()

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from .._messages import shown
 from .._posterior.results import Uncertainty
 from ..base._inside import as_labels
 from ..metrics._checked import numbers
 from ._answers import (
     SCORE,
-    around,
     ask,
+    axis_values,
     check_component,
     check_table,
     column_names,
@@ -197,8 +198,8 @@ class UncertaintyMapDisplay:
                 "two features, or on two components of them."
             )
         xx0, xx1 = np.meshgrid(
-            _axis_values(points[:, 0], grid_resolution, eps, xlim),
-            _axis_values(points[:, 1], grid_resolution, eps, ylim),
+            axis_values(points[:, 0], grid_resolution, eps, xlim),
+            axis_values(points[:, 1], grid_resolution, eps, ylim, "ylim"),
         )
         grid = like_table(np.column_stack([xx0.ravel(), xx1.ravel()]), X)
         answers = ask(estimator, grid)
@@ -345,7 +346,7 @@ class UncertaintyMapDisplay:
         check_matplotlib(f"{type(self).__name__}.plot")
         if plot_method not in ("contourf", "pcolormesh"):
             raise ValueError(
-                f"plot_method must be 'contourf' or 'pcolormesh'; got {plot_method!r}."
+                f"plot_method must be 'contourf' or 'pcolormesh'; got {shown(plot_method)}."
             )
         names = [component] if isinstance(component, str) else list(component)
         values = [getattr(self.uncertainty, check_component(name)) for name in names]
@@ -356,8 +357,8 @@ class UncertaintyMapDisplay:
         self.beyond_: list[Any] = []
         for panel, name, heights in zip(panels, names, values, strict=True):
             draw = contourf if plot_method == "contourf" else pcolormesh
-            shown, beyond = within_range(heights)
-            surface = draw(panel, self.xx0, self.xx1, shown, log, {"cmap": COLOUR_MAP, **kwargs})
+            drawn, beyond = within_range(heights)
+            surface = draw(panel, self.xx0, self.xx1, drawn, log, {"cmap": COLOUR_MAP, **kwargs})
             if beyond.any():
                 self.beyond_.append(hatched(panel, self.xx0, self.xx1, beyond))
             self.surfaces_.append(surface)
@@ -423,12 +424,3 @@ class UncertaintyMapDisplay:
 def _class_name(label: Any) -> str:
     """Return what a legend calls a class: a number alone says little."""
     return label if isinstance(label, str) else f"class {label}"
-
-
-def _axis_values(
-    values: np.ndarray, n_points: int, eps: float | None, limits: tuple[float, float] | None
-) -> np.ndarray:
-    if n_points < 2:
-        raise ValueError(f"grid_resolution must be at least 2; got {n_points}.")
-    low, high = around(values, eps) if limits is None else limits
-    return np.linspace(low, high, n_points)

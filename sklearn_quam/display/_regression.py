@@ -9,10 +9,11 @@ import numpy as np
 from sklearn.base import is_regressor
 from sklearn.utils import check_consistent_length
 
+from .._messages import shown
 from .._posterior.results import INFINITE
 from ..base._inside import method_and_rows
 from ..metrics._checked import numbers
-from ._answers import around, check_table, check_vector, column_names, like_table
+from ._answers import axis_values, check_table, check_vector, column_names, like_table
 from ._style import BLUE, GIVEN, GREY, axes_or_new, check_matplotlib, legend_below, remove_frame
 from ._surfaces import HATCH
 
@@ -164,9 +165,8 @@ class RegressionUncertaintyDisplay:
         names = column_names(X, points.shape[1])
         column = _column(feature, names)
         own = points[:, column]
-        low, high = around(own, eps) if xlim is None else xlim
-        x = np.linspace(low, high, grid_resolution)
-        rows = np.tile(np.median(points, axis=0), (grid_resolution, 1))
+        x = axis_values(own, grid_resolution, eps, xlim)
+        rows = np.tile(np.median(points, axis=0), (len(x), 1))
         rows[:, column] = x
         method, rows = method_and_rows(estimator, like_table(rows, X))
         mean, uncertainty = _variance_split(method, rows)
@@ -344,17 +344,17 @@ class RegressionUncertaintyDisplay:
         handles, labels = ax.get_legend_handles_labels()
         # The epistemic band lies on the total one; its entry shows the colour that this makes.
         total, epistemic = self.bands_
-        shown = [(total, epistemic) if handle is epistemic else handle for handle in handles]
-        legend_below(ax, shown, labels)
+        entries = [(total, epistemic) if handle is epistemic else handle for handle in handles]
+        legend_below(ax, entries, labels)
 
 
 def _column(feature: Any, names: list[str]) -> int:
     if isinstance(feature, str):
         if feature not in names:
-            raise ValueError(f"X has no feature {feature!r}; its features are {names}.")
+            raise ValueError(f"X has no feature {shown(feature)}; its features are {shown(names)}.")
         return names.index(feature)
     if not isinstance(feature, (int, np.integer)):
-        raise TypeError(f"feature must be a number or a name; got {feature!r}.")
+        raise TypeError(f"feature must be a number or a name; got {shown(feature)}.")
     if not -len(names) <= feature < len(names):
         raise ValueError(f"X has {len(names)} feature(s); there is no feature {feature}.")
     return int(feature) % len(names)

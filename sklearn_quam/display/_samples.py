@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from sklearn.utils import check_consistent_length
 
+from .._messages import shown
 from .._posterior.results import INFINITE
 from ._answers import as_array, ask, check_vector
 from ._answers import unit as unit_of
@@ -246,10 +247,13 @@ def _as_images(values: Any, image_shape: tuple[int, ...] | None) -> np.ndarray:
         )
     if image_shape is not None:
         if not isinstance(image_shape, (tuple, list)):
-            raise TypeError(f"image_shape must be a tuple such as (28, 28); got {image_shape!r}.")
+            raise TypeError(
+                f"image_shape must be a tuple such as (28, 28); got {shown(image_shape)}."
+            )
         if math.prod(image_shape) != math.prod(images.shape[1:]):
             raise ValueError(
-                f"image_shape={tuple(image_shape)} does not fit rows of shape {images.shape[1:]}."
+                f"image_shape={shown(tuple(image_shape))} does not fit rows of shape "
+                f"{images.shape[1:]}."
             )
         images = images.reshape(len(images), *image_shape)
     elif images.ndim == 2:

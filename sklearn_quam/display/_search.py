@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from sklearn.utils import check_consistent_length
 
+from .._messages import shown
+from ..base._data import one_row
 from ..base._inside import method_and_rows
 from ..metrics._checked import numbers
-from ._answers import check_row
 from ._style import (
     GIVEN,
     GREY,
@@ -110,7 +111,7 @@ class SearchTraceDisplay:
             The display.
         """
         check_matplotlib(f"{cls.__name__}.from_estimator")
-        method, row = method_and_rows(estimator, check_row(x), needs="search_traces")
+        method, row = method_and_rows(estimator, one_row(x), needs="search_traces")
         traces = method.search_traces(row)[0]
         targets = [trace["target"] for trace in traces]
         return cls.from_predictions(
@@ -262,7 +263,7 @@ def _set_scale(ax: Axes, axis: str, scale: str, threshold: float) -> None:
     from matplotlib.ticker import NullLocator, SymmetricalLogLocator
 
     if scale not in ("symlog", "linear", "log"):
-        raise ValueError(f"{axis}scale must be 'symlog', 'linear' or 'log'; got {scale!r}.")
+        raise ValueError(f"{axis}scale must be 'symlog', 'linear' or 'log'; got {shown(scale)}.")
     set_scale = ax.set_xscale if axis == "x" else ax.set_yscale
     if scale == "symlog":
         set_scale(scale, linthresh=threshold)

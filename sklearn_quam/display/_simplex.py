@@ -8,9 +8,10 @@ import numpy as np
 from sklearn.base import is_classifier
 from sklearn.utils import check_consistent_length
 
+from .._messages import shown
+from ..base._data import one_row
 from ..base._inside import method_and_rows
 from ..metrics._checked import labels_in, numbers
-from ._answers import check_row
 from ._style import (
     BLUE,
     GIVEN,
@@ -126,18 +127,18 @@ class SimplexDisplay:
         """
         check_matplotlib(f"{cls.__name__}.from_estimator")
         if models not in ("visited", "best"):
-            raise ValueError(f"models must be 'visited' or 'best'; got {models!r}.")
-        method, row = method_and_rows(estimator, check_row(x), needs="search_traces")
+            raise ValueError(f"models must be 'visited' or 'best'; got {shown(models)}.")
+        method, row = method_and_rows(estimator, one_row(x), needs="search_traces")
         columns = _three_columns(method, classes)
         corners = method.classes_[columns]
         found = _visited(method, row) if models == "visited" else _best(method, row)
         proba, targets, weights = found
-        shown = np.array([target is None or target in corners for target in targets])
+        wanted = np.array([target is None or target in corners for target in targets])
         return cls.from_predictions(
-            proba[shown][:, columns],
-            targets=None if targets[0] is None else targets[shown],
+            proba[wanted][:, columns],
+            targets=None if targets[0] is None else targets[wanted],
             given=_given_proba(method, row)[columns],
-            weights=weights[shown],
+            weights=weights[wanted],
             classes=corners,
             ax=ax,
             **kwargs,
@@ -307,7 +308,7 @@ def _three_columns(method: Any, classes: Any) -> np.ndarray:
     known = {name: column for column, name in enumerate(method.classes_.tolist())}
     wanted = np.asarray(classes).tolist()
     if len(set(wanted)) != 3 or not set(wanted) <= set(known):
-        raise ValueError(f"classes must be three of {list(known)}; got {wanted}.")
+        raise ValueError(f"classes must be three of {shown(list(known))}; got {shown(wanted)}.")
     return np.array([known[name] for name in wanted])
 
 

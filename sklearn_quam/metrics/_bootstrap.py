@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.utils import _safe_indexing, check_random_state
-from sklearn.utils._param_validation import Interval, validate_params
+from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import _num_samples, check_consistent_length, column_or_1d, indexable
 
+from .._messages import checked_arguments, shown
 from .._network.inputs.layouts import from_tensor
 
 _POSITIVE = Interval(Integral, 1, None, closed="left")
@@ -41,7 +42,7 @@ class BootstrapInterval(NamedTuple):
     high: float
 
 
-@validate_params(
+@checked_arguments(
     {"metric": [callable], "random_state": ["random_state"], "stratify": ["array-like", None]}
     | {"confidence": [Interval(Real, 0, 1, closed="neither")], "n_resamples": [_POSITIVE]},
     prefer_skip_nested_validation=False,  # the metric has to check its own arguments
@@ -132,5 +133,5 @@ def _metric_of_resample(metric: Callable[..., Any], arrays: list, kwargs: dict) 
 
 def _scalar(value: Any) -> float:
     if np.ndim(value) != 0:
-        raise TypeError(f"The metric must return a single number, got {value!r}.")
+        raise TypeError(f"The metric must return a single number, got {shown(value)}.")
     return float(value)

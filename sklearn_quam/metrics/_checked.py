@@ -9,6 +9,7 @@ import numpy as np
 from sklearn.utils import assert_all_finite, check_array
 from sklearn.utils.validation import column_or_1d
 
+from .._messages import cut, is_about_numbers
 from .._network.inputs.layouts import from_tensor
 
 
@@ -19,9 +20,8 @@ def numbers(values: Any, name: str, *, finite: bool = True) -> np.ndarray:
         checks = {"ensure_2d": False, "allow_nd": True, "ensure_all_finite": finite}
         return check_array(values, dtype=np.float64, input_name=name, **checks)
     except (TypeError, ValueError) as error:
-        # What pandas and numpy say about texts and objects does not say which argument it is.
-        if str(error).startswith(("could not convert", "float() argument", "Cannot convert")):
-            raise ValueError(f"{name} must hold numbers: {error}.") from error
+        if is_about_numbers(error):
+            raise ValueError(f"{name} must hold numbers: {cut(error)}.") from error
         raise
 
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 from sklearn.metrics import auc, precision_recall_curve, roc_curve
-from sklearn.utils._param_validation import Interval, StrOptions, validate_params
+from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
+from .._messages import checked_arguments, shown
 from ._checked import labels_in, numbers
 
 # True positive rates are ratios of counts; what differs by less is the same but for rounding.
@@ -21,7 +22,7 @@ _SUM_TOLERANCE = 1e-2
 _ARRAY = ["array-like"]
 _ARRAY_OR_NONE = ["array-like", None]
 _COUNT = [Interval(Integral, 1, None, closed="left")]
-_checked = partial(validate_params, prefer_skip_nested_validation=True)
+_checked = partial(checked_arguments, prefer_skip_nested_validation=True)
 
 
 @_checked({"y_true": _ARRAY, "y_score": _ARRAY, "tpr": [Interval(Real, 0, 1, closed="right")]})
@@ -332,9 +333,13 @@ def _check_detection(y_true: Any, y_score: Any) -> tuple[np.ndarray, np.ndarray]
     check_consistent_length(y_true, y_score)
     found = set(y_true.tolist())
     if not (found <= {0, 1} or found <= {-1, 1}):
-        raise ValueError(f"y_true must be 0 or 1 (or -1 or 1), got {sorted(found, key=str)[:5]}.")
+        raise ValueError(
+            f"y_true must be 0 or 1 (or -1 or 1), got {shown(sorted(found, key=str))}."
+        )
     if len(found) == 1:
-        raise ValueError(f"y_true holds only one class, {found.pop()}: nothing to tell apart.")
+        raise ValueError(
+            f"y_true holds only one class, {shown(found.pop())}: nothing to tell apart."
+        )
     return y_true == 1, y_score
 
 
@@ -384,9 +389,11 @@ def _most_probable(y_true: Any, y_proba: Any, labels: Any) -> tuple[np.ndarray, 
     if not len(set(columns.tolist())) == len(columns) == y_proba.shape[1]:
         raise ValueError(
             f"y_proba is about {y_proba.shape[1]} classes, but there are {len(columns)} labels "
-            f"({columns.tolist()[:5]}); name each column once with labels=."
+            f"({shown(columns.tolist())}); name each column once with labels=."
         )
     unknown = set(y_true.tolist()) - set(columns.tolist())
     if unknown:
-        raise ValueError(f"y_true holds labels without a column: {sorted(unknown, key=str)[:5]}.")
+        raise ValueError(
+            f"y_true holds labels without a column: {shown(sorted(unknown, key=str))}."
+        )
     return y_proba.max(axis=1), columns[y_proba.argmax(axis=1)] == y_true

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from sklearn.base import clone, is_classifier, is_outlier_detector
+from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.frozen import FrozenEstimator
 from sklearn.pipeline import make_pipeline
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import Interval, validate_params
+from sklearn.utils._param_validation import Interval, StrOptions
 
+from .._messages import checked_arguments, few
 from .._network.adapters import is_fitted, is_pretrained, split_pipeline
 from .._network.cut.remembered import module_digest
 from .._network.outputs import NETWORK_ERRORS
@@ -32,7 +34,9 @@ from ..base._inside import (
     opened,
     squared_errors,
 )
+from ..base.checks.warned import warn
 from ..baselines import ReferenceClassifier, ReferenceRegressor
+from ..exceptions import UncertaintyWarning
 from ..metrics import (
     accuracy_rejection_auc,
     bootstrap_interval,
@@ -45,7 +49,7 @@ from ..metrics._detection import DETECTION_METRICS
 if TYPE_CHECKING:
     import pandas as pd
 
-_checked = partial(validate_params, prefer_skip_nested_validation=False)
+_checked = partial(checked_arguments, prefer_skip_nested_validation=False)
 _ENTROPY = "entropy of the network"
 _DETECTION = ("roc_auc", "aupr", "fpr95")
 _OF_PREDICTIONS = ("accuracy", "accuracy_rejection_auc", "risk_coverage_auc", "ece", "log_score")
@@ -72,22 +76,26 @@ class _Comparison:
     ood_sets: dict[str, Any]
     classification: bool
     bootstrap: dict[str, Any]
+    errors: str
 
     def judge(self, name: str, estimator: Any, component: str) -> tuple[list[dict], Any]:
         """Return a row for each task, and the estimator, fitted unless that failed."""
         row: dict[str, Any] = {"method": name, "component": component, "error": ""}
         tasks = [*self.ood_sets, *["misclassification"] * self.classification, "rejection"]
         X_train, y_train, X_test, _ = self.data
+        if estimator is None:
+            reason = "There is no network to look at."
+            return [row | {"task": task, "error": reason} for task in tasks], None
         try:
-            if estimator is None:
-                raise ValueError("No method was fitted, so there is no network to look at.")
             if not is_fitted(estimator):
                 start = time.perf_counter()
                 estimator = clone(estimator).fit(X_train, y_train)
                 row["fit_seconds"] = time.perf_counter() - start
             answers = self._ask(estimator, X_test, component)
-        except _METHOD_ERRORS as error:  # the other methods go on
-            return [row | {"task": task, "error": _reason(error)} for task in tasks], estimator
+        except _METHOD_ERRORS as error:
+            self._raise_unless_asked(error, name)
+            row |= {"error": _reason(error), "failed": True}
+            return [row | {"task": task} for task in tasks], estimator
         row["trains_again"] = getattr(answers.method, "_trains_again", False)
         if not hasattr(answers.method, "predict_uncertainty"):
             row["component"] = "score"
@@ -96,9 +104,19 @@ class _Comparison:
             try:
                 for column, value in self._judge_task(row["task"], estimator, answers, component):
                     row[column] = value
+            except UndefinedMetricWarning as reason:
+                row["error"] = str(reason)
             except _METHOD_ERRORS as error:
-                row["error"] = _reason(error)
+                self._raise_unless_asked(error, f"{name}, task {row['task']}")
+                row |= {"error": _reason(error), "failed": True}
         return rows, estimator
+
+    def _raise_unless_asked(self, error: Exception, where: str) -> None:
+        if self.errors == "raise":
+            error.add_note(
+                f"compare_uncertainty: {where}. With errors='warn' the others are judged anyway."
+            )
+            raise error
 
     def _ask(self, estimator: Any, X: Any, component: str) -> _Answers:
         start = time.perf_counter()
@@ -155,7 +173,9 @@ class _Comparison:
         for column in _DETECTION:
             metric = DETECTION_METRICS[column].function
             if len(set(y_true.tolist())) == 1:
-                raise ValueError(f"{'All' if y_true[0] else 'No'} predictions are mistakes.")
+                raise UndefinedMetricWarning(
+                    f"{'All' if y_true[0] else 'No'} predictions are mistakes."
+                )
             yield from self._interval(column, metric, y_true, y_score, stratify=y_true)
 
     def _interval(
@@ -163,6 +183,18 @@ class _Comparison:
     ) -> Iterator[tuple[str, float]]:
         found = bootstrap_interval(metric, *arrays, **self.bootstrap, **options)
         yield from zip([column, f"{column}_low", f"{column}_high"], found, strict=True)
+
+
+def _warn_about_failures(rows: list[dict[str, Any]]) -> None:
+    """Say once which methods have failed."""
+    failed = [row for row in rows if row.get("failed")]
+    if failed:
+        names = list(dict.fromkeys(row["method"] for row in failed))
+        warn(
+            f"{few(names)} failed in {len(failed)} row(s) of the table, whose column 'error' says "
+            f"why. The first: {failed[0]['error']}",
+            UncertaintyWarning,
+        )
 
 
 def _reason(error: Exception) -> str:
@@ -227,6 +259,7 @@ def _entropy_of_network(estimator: Any) -> tuple[bytes, Any]:
     {"estimators": [dict, list], "component": COMPONENT, "random_state": ["random_state"]}
     | {"n_resamples": [Interval(Integral, 1, None, closed="left")], "verbose": ["verbose", None]}
     | {"confidence": [Interval(Real, 0, 1, closed="neither")]}
+    | {"errors": [StrOptions({"raise", "warn"})]}
 )
 def compare_uncertainty(
     estimators: Any,
@@ -241,11 +274,11 @@ def compare_uncertainty(
     confidence: float = 0.95,
     random_state: Any = None,
     verbose: int | None = None,
+    errors: str = "raise",
 ) -> pd.DataFrame:
     """Compare how well several methods and detectors tell what is doubtful.
 
-    Every method is asked once about each data set. What goes wrong with one method or task is
-    told in its rows; the others go on.
+    Every method is asked once about each data set.
 
     Parameters
     ----------
@@ -272,6 +305,9 @@ def compare_uncertainty(
         Seeds the resampling.
     verbose : int, default=None
         1 shows progress bars, 0 none; None shows those that take more than about ten seconds.
+    errors : {"raise", "warn"}, default="raise"
+        What happens where a method or a task fails. "raise" raises the error; "warn" warns, puts
+        the error into the column ``error``, and goes on with the others.
 
     Returns
     -------
@@ -288,7 +324,8 @@ def compare_uncertainty(
         columns: ``component`` ("score" for detectors); ``rows_per_second``, of the
         out-of-distribution or the test rows; ``fit_seconds``, NaN for what was fitted before;
         ``trains_again``, whether the method takes further networks or training besides the given
-        network; ``error``, empty where all went well.
+        network; ``error``, which says why numbers are missing: a failure (with
+        ``errors="warn"``), a test set without mistakes, or no network to look at.
         The last rows are the entropy of the network (its total uncertainty, without any method;
         its variance where a regressor has ``measure="variance"``), for each network if there are
         several: the second and further ones name the first method that has it.
@@ -323,7 +360,8 @@ def compare_uncertainty(
     if not isinstance(X_ood, (dict, type(None))):
         sets["ood"] = X_ood
     classification = any(map(_is_for_classes, methods.values()))
-    comparison = _Comparison((X_train, y_train, X_test, y_test), sets, classification, bootstrap)
+    data = (X_train, y_train, X_test, y_test)
+    comparison = _Comparison(data, sets, classification, bootstrap, errors)
     rows: list[dict[str, Any]] = []
     networks: dict[bytes, tuple[str, Any]] = {}
     for name, estimator in tracked(methods.items(), "Comparing", verbose, unit="method"):
@@ -336,6 +374,7 @@ def compare_uncertainty(
     for number, (name, reference) in enumerate(networks.values()):
         label = f"{_ENTROPY} of {name}" if number else _ENTROPY
         rows += comparison.judge(label, reference, "total")[0]
+    _warn_about_failures(rows)
     ends = [f"{metric}{end}" for metric in _METRICS for end in ("", "_low", "_high")]
     costs = ["rows_per_second", "fit_seconds", "trains_again"]
     return pd.DataFrame(rows, columns=["method", "task", "component", *ends, *costs, "error"])

@@ -7,7 +7,6 @@ from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import numpy as np
-from scipy.stats import beta
 from sklearn.base import (
     BaseEstimator,
     ClassifierMixin,
@@ -22,19 +21,17 @@ from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
+from .._messages import ShortMessages, shown
 from .._network.inputs.layouts import from_tensor
 from .._network.inputs.sources import count_rows, some_rows
 from .._posterior.results import Uncertainty
 from .._typing import RandomState
 from ..base._inside import finite, opened
 from ..exceptions import warn
-
-# Shares of the rows that may be accepted, from which `max_risk` chooses: few, because each of them
-# takes its part of what the confidence leaves.
-_N_SHARES = 20
+from ._thresholds import conformal_quantile, rows_for_risk, threshold_for_risk
 
 
-class RejectOptionClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
+class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     """Answer for rows that are not doubtful, and reject the others.
 
     A row is rejected if its uncertainty is above a threshold, which is chosen on rows that the
@@ -171,6 +168,14 @@ class RejectOptionClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator)
         check_classification_targets(y)
         if self.max_risk is not None and self.threshold is not None:
             raise ValueError("max_risk chooses a threshold: pass one of max_risk and threshold.")
+        if isinstance(self.cv, (str, bytes)) and self.cv != "prefit":
+            # Texts have a method split, too.
+            raise ValueError(
+                f"cv={shown(self.cv)} is not understood: pass a share of the rows such as 0.25, a "
+                "number of folds, a splitter of scikit-learn, or 'prefit'."
+            )
+        if np.ndim(self.reject_label):
+            raise ValueError(f"reject_label={shown(self.reject_label)} is no single label.")
         if self.cv == "prefit":
             check_is_fitted(opened(self.estimator)[1])
             self.estimator_, self.detector_ = self.estimator, self._given_detector()
@@ -180,7 +185,7 @@ class RejectOptionClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator)
             doubt, right = np.empty(0), np.empty(0, dtype=bool)
         elif isinstance(self.cv, Real) and not isinstance(self.cv, Integral):
             split = StratifiedShuffleSplit(1, test_size=self.cv, random_state=self.random_state)
-            ((fit, held_out),) = split.split(np.zeros(count_rows(X)), np.asarray(y))
+            ((fit, held_out),) = self._splits(split, X, y)
             self._fit_both(*_some(X, y, fit), **fit_params)
             doubt, right = self._judge(*_some(X, y, held_out))
         else:
@@ -193,7 +198,7 @@ class RejectOptionClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator)
             self.reject_label_ = min(-1, int(self.classes_.min()) - 1) if numbers else "reject"
         if self.reject_label_ in self.classes_.tolist():
             raise ValueError(
-                f"reject_label={self.reject_label_!r} is one of the classes: pass another one."
+                f"reject_label={shown(self.reject_label_)} is one of the classes: pass another one."
             )
         for name in ("n_features_in_", "feature_names_in_"):
             if hasattr(self.estimator_, name):
@@ -222,11 +227,22 @@ class RejectOptionClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator)
     def _judge_folds(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
         found = []
         folds = check_cv(self.cv, np.asarray(y), classifier=True)
-        for fit, held_out in folds.split(np.zeros(count_rows(X)), y):
+        for fit, held_out in self._splits(folds, X, y):
             self._fit_both(*_some(X, y, fit))
             found.append(self._judge(*_some(X, y, held_out)))
         doubt, right = (np.concatenate(part) for part in zip(*found, strict=True))
         return doubt, right
+
+    def _splits(self, splitter: Any, X: Any, y: Any) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Return which rows are fitted and which are held out, once or more often."""
+        n_rows = count_rows(X)
+        try:
+            found = list(splitter.split(np.zeros(n_rows), np.asarray(y)))
+        except ValueError as error:
+            raise ValueError(f"cv={shown(self.cv)} cannot split these rows: {error}") from error
+        if not found or not all(len(held_out) for _, held_out in found):
+            raise ValueError(f"cv={shown(self.cv)} holds out none of the {n_rows} rows.")
+        return found
 
     def _answers(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return what the estimator predicts, and how doubtful that is."""
@@ -244,10 +260,17 @@ class RejectOptionClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator)
             return conformal_quantile(doubt, self.coverage)
         found = threshold_for_risk(doubt, right, self.max_risk, 1 - self.confidence)
         if found == -math.inf:
+            needed = rows_for_risk(doubt, right, self.max_risk, 1 - self.confidence)
             warn(
                 f"A risk of at most {self.max_risk} cannot be promised with these "
-                f"{len(doubt)} held-out rows: all rows will be rejected. Hold out more rows, or "
-                "pass a larger max_risk or a smaller confidence.",
+                f"{len(doubt)} held-out rows: all rows will be rejected. "
+                + (
+                    "No number of rows like these would do: the least doubtful have too many "
+                    "mistakes. Pass a larger max_risk, or another doubt."
+                    if needed is None
+                    else f"It takes about {needed} rows like these. Hold out as many, or pass a "
+                    "larger max_risk or a smaller confidence."
+                ),
                 UserWarning,
             )
         return found
@@ -279,14 +302,15 @@ class RejectOptionClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator)
         Returns
         -------
         ndarray of shape (n_samples,)
-            Of type object where only one of labels and ``reject_label_`` is text.
+            Of type object where no other holds both, such as text and a number.
         """
         check_is_fitted(self)
         answer, doubt = self._answers(X)
         answer = np.asarray(answer)
-        if isinstance(self.reject_label_, str) != (answer.dtype.kind == "U"):
+        label = np.asarray(self.reject_label_)
+        if not _fit_together(answer.dtype, label.dtype):
             answer = answer.astype(object)
-        return np.where(doubt <= self.threshold_, answer, self.reject_label_)
+        return np.where(doubt <= self.threshold_, answer, label)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -336,67 +360,13 @@ class RejectOptionClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator)
         return float(np.average(right[kept], weights=weights))
 
 
-def conformal_quantile(doubt: np.ndarray, coverage: float) -> float:
-    """Return a threshold that at least a share of new rows does not exceed, in expectation.
-
-    Parameters
-    ----------
-    doubt : ndarray of shape (n_rows,)
-        How doubtful held-out rows are, in increasing order.
-    coverage : float
-        The share.
-
-    Returns
-    -------
-    float
-        Infinite where there are too few rows to tell.
-    """
-    # Among one more row of the same kind, each rank of the new one is as likely.
-    rank = math.ceil(round((len(doubt) + 1) * coverage, 9))
-    return float(doubt[rank - 1]) if rank <= len(doubt) else math.inf
-
-
-def threshold_for_risk(
-    doubt: np.ndarray, right: np.ndarray, max_risk: float, error: float
-) -> float:
-    """Return the largest threshold whose risk is small for sure.
-
-    Given the threshold, rows below it are independent of each other, so that the number of mistakes
-    among them is binomial and has an exact upper bound (Clopper and Pearson). A few thresholds, at
-    fixed ranks, are looked at; they share the error probability.
-
-    Parameters
-    ----------
-    doubt : ndarray of shape (n_rows,)
-        How doubtful held-out rows are, in increasing order.
-    right : ndarray of shape (n_rows,), dtype bool
-        For which of them the answer is right.
-    max_risk : float
-        Largest share of mistakes among the rows that are accepted.
-    error : float
-        Probability with which it may be exceeded.
-
-    Returns
-    -------
-    float
-        Minus infinity where no threshold will do.
-    """
-    n_rows = len(doubt)
-    ranks = np.unique(np.linspace(0, n_rows, _N_SHARES + 1, dtype=int)[1:])
-    for rank in ranks[::-1]:
-        # All rows: nothing is rejected. Else the row at the rank is the threshold itself, which is
-        # not accepted.
-        everything = rank == n_rows
-        kept = right if everything else right[doubt < doubt[rank]]
-        if not len(kept):
-            continue
-        n_wrong = int((~kept).sum())
-        bound = 1.0
-        if n_wrong < len(kept):
-            bound = float(beta.ppf(1 - error / len(ranks), n_wrong + 1, len(kept) - n_wrong))
-        if bound <= max_risk:
-            return math.inf if everything else float(np.nextafter(doubt[rank], -math.inf))
-    return -math.inf
+def _fit_together(labels: np.dtype, label: np.dtype) -> bool:
+    """Tell whether an array of numbers, or of texts, can hold both without changing either."""
+    if (labels.kind == "U") != (label.kind == "U"):
+        return False
+    common = np.result_type(labels, label)
+    # Signed and unsigned numbers of 64 bits have only a float in common, which rounds both.
+    return common.kind != "f" or "f" in (labels.kind, label.kind)
 
 
 def _some(X: Any, y: Any, rows: np.ndarray) -> tuple[Any, Any]:

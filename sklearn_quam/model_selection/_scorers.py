@@ -11,9 +11,10 @@ import numpy as np
 from sklearn.base import is_classifier
 from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.metrics import roc_auc_score
-from sklearn.utils._param_validation import StrOptions, validate_params
+from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import _num_samples
 
+from .._messages import checked_arguments
 from ..base._inside import (
     COMPONENT,
     as_values,
@@ -23,11 +24,11 @@ from ..base._inside import (
     method_and_rows,
     squared_errors,
 )
-from ..exceptions import warn
+from ..base.checks.warned import warn_once
 from ..metrics import accuracy_rejection_auc, gaussian_log_score, risk_coverage_auc
 from ..metrics._detection import DETECTION_SCORERS
 
-_checked = partial(validate_params, prefer_skip_nested_validation=False)
+_checked = partial(checked_arguments, prefer_skip_nested_validation=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,9 +129,11 @@ def misclassification_scorer(estimator: Any, X: Any, y: Any, *, component: str =
     prediction, uncertainty = method.predict(rows, return_uncertainty=True)
     is_mistake = ~correct(prediction, y)
     if is_mistake.all() or not is_mistake.any():
-        warn(
+        warn_once(
             f"{'All' if is_mistake.any() else 'No'} predictions are mistakes: how well these are "
-            "told from correct predictions is undefined.",
+            "told from correct predictions is undefined, and the score is NaN. The mean over folds "
+            "is NaN with a single such fold. Take fewer and larger folds, or rejection_scorer, "
+            "which needs no mistakes.",
             UndefinedMetricWarning,
         )
         return float("nan")

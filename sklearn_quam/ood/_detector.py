@@ -28,9 +28,10 @@ from .._network.adapters import (
 from .._network.inputs.layouts import from_tensor
 from .._network.inputs.rows import StoredRows
 from .._network.inputs.sources import brings_targets, open_source
+from .._network.inputs.transformed import transformed
 from .._network.likelihood import CLASSIFIER_LINKS
 from .._network.limits import computing
-from .._network.reference import ReferenceModel, build_reference, transformed
+from .._network.reference import ReferenceModel, build_reference
 from .._posterior.known import input_range
 from ..base import NetworkEstimator
 from ..base._classifier import labels_of, match_classes

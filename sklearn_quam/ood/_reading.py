@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .._messages import shown
 from .._network.cut.layers import execution_order, last_module, layers_in_order
 from .._network.inputs.rows import Inputs, StoredRows
 from .._network.likelihood import as_columns
@@ -123,7 +124,8 @@ class Reader:
             values = values[0]
         if not isinstance(values, Tensor) or values.ndim < 1 or len(values) != len(rows):
             raise ValueError(
-                f"layer={name!r} has no values with a row for each sample. Choose another layer."
+                f"layer={shown(name)} has no values with a row for each sample. Choose another "
+                "layer."
             )
         if values.ndim == 1:
             return values[:, None]
@@ -175,7 +177,7 @@ def make_reader(
         if name not in (PENULTIMATE, INPUT, *known):
             near = difflib.get_close_matches(str(name), known, n=3, cutoff=0.3) or known[:3]
             raise ValueError(
-                f"layer={name!r} is no layer of the network; the nearest are {near}. Besides "
+                f"layer={shown(name)} is no layer of the network; the nearest are {near}. Besides "
                 "names, layer= takes 'penultimate', 'input', and lists of these."
             )
     rows = probe.at_least_two()
@@ -183,7 +185,7 @@ def make_reader(
         order = execution_order(module, lambda: module(*rows.parts))
     for name in names:
         if name in known and name not in order:
-            raise ValueError(f"layer={name!r} does not run when the network predicts.")
+            raise ValueError(f"layer={shown(name)} does not run when the network predicts.")
     layers = layers_in_order(module, lambda: reference.likelihood.pick(module(*rows.parts)))
     last = last_module(module, layers)
     if reference.likelihood.link in ("logits", "binary_logit"):

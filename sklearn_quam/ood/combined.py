@@ -15,6 +15,7 @@ from sklearn.utils import check_consistent_length, check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from .._messages import ShortMessages, shown
 from .._network.inputs.layouts import from_tensor
 from .._network.inputs.sources import count_rows, open_source, some_rows
 from .._typing import RandomState
@@ -83,7 +84,7 @@ def _as_array(values: Any, name: str) -> np.ndarray:
         raise ValueError(f"The rows of {name} are not of the same length.") from error
 
 
-class CombinedDetector(Thresholded, BaseEstimator):
+class CombinedDetector(ShortMessages, Thresholded, BaseEstimator):
     """Score rows by several detectors together.
 
     The score of each detector is replaced by its empirical p-value: the share of known rows that
@@ -196,7 +197,9 @@ class CombinedDetector(Thresholded, BaseEstimator):
         for name, value in nested.items():
             owner, _, own = name.partition("__")
             if owner not in detectors:
-                raise ValueError(f"No detector is called {owner!r}; there are {sorted(detectors)}.")
+                raise ValueError(
+                    f"No detector is called {shown(owner)}; there are {sorted(detectors)}."
+                )
             detectors[owner].set_params(**{own: value})
         return self
 

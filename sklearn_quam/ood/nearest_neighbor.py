@@ -11,6 +11,7 @@ from sklearn.neighbors import NearestNeighbors
 from sklearn.utils._param_validation import Interval
 
 from .._typing import Device, RandomState
+from ..base._wrapping import N_JOBS
 from ..exceptions import warn
 from ._detector import BaseDetector, FittedDetector, Score
 from ._reading import Reader, Seen
@@ -155,7 +156,7 @@ class NearestNeighborDetector(BaseDetector):
         "layer": [str, list, tuple],
         "n_neighbors": [Interval(Integral, 1, None, closed="left")],
         "metric": [str, callable],
-        "n_jobs": [Integral, None],
+        "n_jobs": [*N_JOBS, None],
     }
 
     def __init__(

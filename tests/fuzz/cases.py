@@ -14,6 +14,7 @@ import sklearn
 import torch
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
+from scipy import sparse
 from sklearn.exceptions import NotFittedError
 
 import sklearn_quam
@@ -60,6 +61,28 @@ def as_tensor(array):
         return torch.zeros(array.shape)
 
 
+def as_sparse(array):
+    try:
+        return sparse.csr_matrix(array)
+    except (TypeError, ValueError):
+        return array
+
+
+def as_categories(array):
+    try:
+        return (pd.Series if array.ndim == 1 else pd.DataFrame)(array).astype("category")
+    except (TypeError, ValueError, NotImplementedError):
+        return array
+
+
+def mixed(array):
+    """Return a frame of numbers with a column of categories that are none."""
+    if array.shape[1:] != (4,):
+        return array
+    kinds = pd.Series(["red", "green"] * len(array), dtype="category")[: len(array)]
+    return pd.DataFrame(array, columns=list("abcd")).assign(a=kinds)
+
+
 ODD = st.sampled_from(
     [
         None,
@@ -92,6 +115,9 @@ WRAPS = st.sampled_from(
         lambda a: pd.DataFrame(a, columns=list("abcd")) if a.shape[1:] == (4,) else a,
         lambda a: a[::-1] if a.ndim else a,
         lambda a: np.asfortranarray(a),
+        as_categories,
+        mixed,
+        as_sparse,
     ]
 )
 ANYTHING = st.one_of(ODD, st.builds(lambda wrap, a: wrap(a), WRAPS, arrays()))

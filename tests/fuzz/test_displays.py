@@ -1,9 +1,11 @@
 """Pictures of anything: drawn, or refused in plain words before anything is drawn."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.sparse import csr_matrix
 
 from sklearn_quam import (
     PenaltySearch,
@@ -31,7 +33,9 @@ FITTED = [
     EnergyDetector(CLASSES).fit(X, LABELS),
 ]
 ESTIMATORS = st.one_of(st.sampled_from(FITTED), st.sampled_from([None, CLASSES, "text", 3]))
-ROWS = st.one_of(st.sampled_from([X[:6], X[:1], X[0]]), ANYTHING)
+ROWS = st.one_of(
+    st.sampled_from([X[:6], X[:1], X[0], csr_matrix(X[:1]), pd.Series(X[0])]), ANYTHING
+)
 VECTORS = st.one_of(columns(6), columns(6, good=True), ANYTHING)
 MATRICES = st.one_of(st.just(np.full((6, 3), 1 / 3)), columns(6), ANYTHING)
 PLANE = np.meshgrid(np.arange(3.0), np.arange(2.0))
@@ -51,17 +55,19 @@ ARGUMENTS = {
 }
 OPTIONS = {
     "component": st.sampled_from(["total", "epistemic", "other", None]),
-    "grid_resolution": st.sampled_from([2, 5]),
+    "grid_resolution": st.sampled_from([2, 5, 2, 5, 1, 0, -1, 1.5, "x", None, X]),
     "feature": st.sampled_from([0, -1, 9, "a", None]),
     "image_shape": st.sampled_from([(2, 2), (3, 3), None, 4]),
     "log": st.booleans(),
+    "eps": st.sampled_from([None, None, 0.1, -5, np.nan, "x", (1, 2)]),
+    "xlim": st.sampled_from([None, None, (0, 1), (1, 0), (0, np.inf), "x", 3, (1, 2, 3)]),
 }
 TAKEN = {
     "AccuracyRejectionDisplay": ["component"],
-    "RegressionUncertaintyDisplay": ["feature", "grid_resolution"],
+    "RegressionUncertaintyDisplay": ["feature", "grid_resolution", "eps", "xlim"],
     "UncertainSamplesDisplay": ["image_shape"],
     "UncertaintyHistogramDisplay": ["component", "log"],
-    "UncertaintyMapDisplay": ["component", "grid_resolution", "log"],
+    "UncertaintyMapDisplay": ["component", "grid_resolution", "log", "eps", "xlim"],
 }
 
 

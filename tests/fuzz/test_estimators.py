@@ -1,5 +1,7 @@
 """Whatever is passed in is answered, or refused in plain words: no NaN, no errors from deeper."""
 
+import copy
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -103,6 +105,43 @@ def test_fits_of_anything(name, passed, y, what):
         "sample_weight": (good_rows, good_y, passed),
     }[what]
     calmly(lambda: est.fit(*arguments))
+
+
+ARGUMENTS = {
+    "n_jobs": [0, -1, 1, "a", 1.5, None, X],
+    "memory_limit": ["x", -1, 0, "1GB", np.nan, X],
+    "setting": ["given", "other", None, X],
+    "measure": ["entropy", "variance", "other", None, X],
+    "verbose": [0, None, "x", X],
+}
+CHECKPOINTS = [None, "", -0.1, 3, b"run", X, ["run"], object()]
+
+
+@fuzz
+@given(
+    name=st.sampled_from(["natural", "linear", "penalty", "laplace", "ensemble"]),
+    argument=st.sampled_from(sorted(ARGUMENTS)),
+    data=st.data(),
+    checkpoint=st.sampled_from(CHECKPOINTS),
+    errors=st.sampled_from(["warn", "warn", "raise", None, X]),
+)
+def test_arguments_of_anything(name, argument, data, checkpoint, errors):
+    est = copy.copy(a_fitted(name))
+    if argument not in est.get_params(deep=False):
+        return
+    est.set_params(**{argument: data.draw(st.sampled_from(ARGUMENTS[argument]))})
+    options = {"checkpoint": checkpoint, "errors": errors}
+    assert_no_nan(calmly(lambda: est.predict_uncertainty(X[:2], **options)))
+
+
+@fuzz
+@given(
+    name=st.sampled_from(["natural", "linear", "penalty"]),
+    row=st.one_of(st.sampled_from([X[0], X[:1], pd.Series(X[0])]), ANYTHING),
+    target=st.sampled_from([None, 0, 1, 7, "up", "down", "left", np.nan, X, [0], object()]),
+)
+def test_rivals_of_anything(name, row, target):
+    calmly(lambda: a_fitted(name).explain_rival(row, target))
 
 
 @pytest.mark.parametrize("name", sorted(estimators()))

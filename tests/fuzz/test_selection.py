@@ -4,6 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.ensemble import IsolationForest
+from sklearn.model_selection import GroupKFold, PredefinedSplit, ShuffleSplit
 
 from sklearn_quam import LaplaceRegressor, ReferenceClassifier, ReferenceRegressor
 from sklearn_quam import model_selection as tools
@@ -28,6 +29,9 @@ ESTIMATORS = st.one_of(
 )
 ROWS = st.one_of(st.just(X[:6]), ANYTHING)
 TARGETS = st.one_of(st.sampled_from([LABELS[:6], TARGET[:6]]), columns(6), ANYTHING)
+FOLDS = [0.5, 2, "prefit", 1, None, 40, 1e-9, 0.999, "half", b"half", [0.5], np.nan]
+FOLDS += [PredefinedSplit([-1] * 6), ShuffleSplit(1, test_size=2), GroupKFold(2), True, TARGET]
+REJECTED = [None, "reject", -1, 0, 2.5, 2**70, -(2**70), np.nan, [1, 2], LABELS, X, object(), b"no"]
 COMPONENTS = st.sampled_from(["total", "epistemic", "aleatoric", "other", None, 3])
 
 
@@ -91,8 +95,8 @@ def test_tables_of_anything(passed, data, component):
             "max_risk": st.sampled_from([0.5, 0, None, "a"]),
             "threshold": st.sampled_from([0.1, np.nan, np.inf, None]),
             "doubt": st.sampled_from(["total", "other", FITTED["forest"], None]),
-            "cv": st.sampled_from([0.5, 2, "prefit", 1, None]),
-            "reject_label": st.sampled_from([None, "reject", -1, 0, 2.5]),
+            "cv": st.sampled_from(FOLDS),
+            "reject_label": st.sampled_from(REJECTED),
         },
     ),
 )
@@ -102,3 +106,21 @@ def test_reject_option_of_anything(estimator, rows, y, new, options):
         return reject.predict_proba(new), reject.predict(new), reject.accepts(new)
 
     assert_no_nan(calmly(ask))
+
+
+@fuzz
+@given(
+    cv=st.sampled_from(FOLDS),
+    label=st.sampled_from(REJECTED),
+    kind=st.sampled_from([int, np.uint8, np.uint64, np.int8, str]),
+    coverage=st.sampled_from([0.5, 0.9]),
+)
+def test_folds_and_labels_of_anything(cv, label, kind, coverage):
+    options = {"cv": cv, "reject_label": label, "coverage": coverage, "random_state": 0}
+
+    def ask():
+        est = ReferenceClassifier(CLASSES).fit(X, LABELS.astype(kind))
+        reject = tools.RejectOptionClassifier(est, **options).fit(X, LABELS.astype(kind))
+        return reject.predict(X), reject.score(X, LABELS.astype(kind))
+
+    calmly(ask)

@@ -24,6 +24,7 @@ from sklearn_quam import (
     ReferenceClassifier,
     ReferenceRegressor,
 )
+from sklearn_quam.exceptions import UncertaintyWarning
 from sklearn_quam.metrics import (
     accuracy_rejection_auc,
     aupr,
@@ -181,7 +182,15 @@ def test_failing_methods_leave_the_others_alone():
         "regressor": QUAMRegressor(network(y=TARGET, kind=MLPRegressor)),
         "fine": quam(net),
     }
-    frame = compare_uncertainty(methods, *DATA, {"far": X_OOD, "thin": X_OOD[:, :2]}, **FAST)
+    sets = {"far": X_OOD, "thin": X_OOD[:, :2]}
+    with pytest.raises(RuntimeError, match="out of luck") as raised:
+        compare_uncertainty(methods, *DATA, sets, **FAST)
+    assert "broken. With errors='warn'" in raised.value.__notes__[0]
+    words = r"'broken', 'unknown parameter'.*'error'.*The first: RuntimeError: out of luck"
+    with pytest.warns(UncertaintyWarning, match=words) as told:
+        frame = compare_uncertainty(methods, *DATA, sets, errors="warn", **FAST)
+    assert len([one for one in told if one.category is UncertaintyWarning]) == 1
+    assert {one.filename for one in told if one.category is UncertaintyWarning} == {__file__}
     assert len(frame) == (6 + 2) * 4
     errors = frame.groupby("method", sort=False).error.first()
     assert errors["broken"] == "RuntimeError: out of luck"
@@ -198,9 +207,12 @@ def test_failing_methods_leave_the_others_alone():
 
 
 def test_the_entropy_is_there_even_if_every_method_fails():
-    frame = compare_uncertainty([quam(network(), n_steps=-1)], *DATA, X_OOD, **FAST)
+    options = {**FAST, "errors": "warn"}
+    with pytest.warns(UncertaintyWarning, match="'QUAMClassifier' failed in 3 row"):
+        frame = compare_uncertainty([quam(network(), n_steps=-1)], *DATA, X_OOD, **options)
     assert np.isfinite(row(frame, ENTROPY, "ood")["roc_auc"])
-    frame = compare_uncertainty([quam(unfitted(), n_steps=-1)], *DATA, X_OOD, **FAST)
+    with pytest.warns(UncertaintyWarning, match="'QUAMClassifier' failed in 3 row"):
+        frame = compare_uncertainty([quam(unfitted(), n_steps=-1)], *DATA, X_OOD, **options)
     assert "no network" in row(frame, ENTROPY, "ood")["error"]
 
 
@@ -220,7 +232,7 @@ def test_undefined_tasks_say_why():
     y_test = net.predict(X64[TEST])
     frame = compare_uncertainty([quam(net)], *DATA[:3], y_test, X_OOD, **FAST)
     found = row(frame, "QUAMClassifier", "misclassification")
-    assert found["error"] == "ValueError: No predictions are mistakes."
+    assert found["error"] == "No predictions are mistakes."
     assert np.isnan(found["roc_auc"])
     assert row(frame, "QUAMClassifier", "rejection")["accuracy_rejection_auc"] == 1
 

@@ -13,6 +13,7 @@ from sklearn.svm import OneClassSVM
 
 import sklearn_quam
 from sklearn_quam import DeepEnsembleClassifier, ReferenceClassifier, ReferenceRegressor, ood
+from sklearn_quam.exceptions import UncertaintyWarning
 from sklearn_quam.metrics import accuracy_rejection_auc
 from sklearn_quam.model_selection import compare_uncertainty, make_ood_scorer
 
@@ -110,11 +111,11 @@ def test_regressors_and_detectors():
     methods = {"reference": ReferenceRegressor(net), "forest": OTHERS["forest"]}
     methods["energy"] = ood.EnergyDetector(network())
     data = (X64[TRAIN], TARGET[TRAIN], X64[TEST], TARGET[TEST])
-    frame = compare_uncertainty(methods, *data, X_OOD, **FAST)
-    assert (
-        "cannot be compared" in row(frame, "energy", "rejection")["error"]
-        or frame[frame.method == "energy"].error.ne("").all()
-    )
+    with pytest.raises(TypeError, match="cannot be compared with each other"):
+        compare_uncertainty(methods, *data, X_OOD, **FAST)
+    with pytest.warns(UncertaintyWarning, match="'reference', 'energy'.* failed in 9 row"):
+        frame = compare_uncertainty(methods, *data, X_OOD, errors="warn", **FAST)
+    assert frame[frame.method == "reference"].error.str.contains("cannot be compared").all()
     assert row(frame, "forest", "ood")["roc_auc"] == auroc(OTHERS["forest"].fit(X64[TRAIN]))
 
 

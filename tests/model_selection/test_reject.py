@@ -7,7 +7,7 @@ import pytest
 from sklearn.base import clone
 from sklearn.datasets import make_classification
 from sklearn.ensemble import IsolationForest
-from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.model_selection import GridSearchCV, PredefinedSplit, cross_val_score
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -15,7 +15,11 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from sklearn_quam import QUAMClassifier, ReferenceClassifier
 from sklearn_quam.model_selection import RejectOptionClassifier
-from sklearn_quam.model_selection._reject import conformal_quantile, threshold_for_risk
+from sklearn_quam.model_selection._thresholds import (
+    conformal_quantile,
+    rows_for_risk,
+    threshold_for_risk,
+)
 
 from ..network.test_inputs import PARTS, TwoInputs
 from ..network.test_inputs import Y as LABELS
@@ -69,7 +73,7 @@ def test_the_risk_is_kept_as_surely_as_promised():
 
 def test_a_risk_that_cannot_be_promised_rejects_all(given):
     reject = RejectOptionClassifier(given, max_risk=1e-4, cv="prefit")
-    with pytest.warns(UserWarning, match="all rows will be rejected. Hold out more rows"):
+    with pytest.warns(UserWarning, match="all rows will be rejected. No number of rows"):
         reject.fit(X[HELD_OUT], Y[HELD_OUT])
     assert (reject.predict(X[NEW]) == -1).all()
     assert math.isnan(reject.score(X[NEW], Y[NEW]))
@@ -164,6 +168,66 @@ def test_pipelines_searches_and_cross_validation():
     assert search.best_params_ == {"coverage": 0.5}
     around = make_pipeline(StandardScaler(), RejectOptionClassifier(ReferenceClassifier(NET)))
     assert set(around.fit(X[:300], Y[:300]).predict(X[NEW])) <= {-1, 0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("cv", "words"),
+    [
+        ("half", "cv='half' is not understood.*'prefit'"),
+        (b"half", "cv=b'half' is not understood"),
+        (0.001, "cv=0.001 cannot split these rows: The test_size = 1"),
+        (500, "cv=500 cannot split these rows: Cannot have number of splits"),
+        (PredefinedSplit([-1] * 300), "holds out none of the 300 rows"),
+    ],
+)
+def test_rows_that_cannot_be_held_out(cv, words):
+    with pytest.raises(ValueError, match=words):
+        RejectOptionClassifier(ReferenceClassifier(NET), cv=cv).fit(X[:300], Y[:300])
+
+
+@pytest.mark.parametrize(
+    ("label", "dtype", "kind"),
+    [(2**70, int, "O"), (-1, np.uint8, "i"), (-1, np.uint64, "O"), (-1000, np.int8, "i")],
+)
+def test_labels_of_any_size(label, dtype, kind):
+    est = ReferenceClassifier(NET).fit(X[:300], Y[:300].astype(dtype))
+    options = {"coverage": 0.5, "cv": "prefit", "reject_label": label}
+    answer = RejectOptionClassifier(est, **options).fit(X[300:600], Y[300:600]).predict(X[NEW])
+    assert set(answer.tolist()) == {label, 0, 1, 2}
+    assert answer.dtype.kind == kind
+
+
+def test_several_labels_are_no_label():
+    reject = RejectOptionClassifier(ReferenceClassifier(NET), reject_label=np.zeros(1000))
+    with pytest.raises(ValueError, match=r"ndarray of shape \(1000,\) is no single label"):
+        reject.fit(X[:300], Y[:300])
+
+
+def test_a_risk_that_cannot_be_promised_says_how_many_rows_it_takes():
+    reject = RejectOptionClassifier(ReferenceClassifier(NET), max_risk=0.1, random_state=0)
+    with pytest.warns(
+        UserWarning, match=r"with these 25 held-out.*It takes about \d+ rows"
+    ) as told:
+        reject.fit(X[:100], Y[:100])
+    assert told[-1].filename == __file__
+    assert not reject.accepts(X[:5]).any()
+
+
+def test_rows_that_it_takes_are_enough():
+    # One in twenty is a mistake, whatever its doubt: five in a hundred, ...
+    right = np.arange(40) % 20 != 7
+    doubt = np.arange(40.0)
+    assert threshold_for_risk(doubt, right, 0.1, 0.1) == -math.inf
+    needed = rows_for_risk(doubt, right, 0.1, 0.1)
+    assert 100 < needed < 1000
+    enough = np.tile(right, math.ceil(needed / 40))
+    assert threshold_for_risk(np.arange(len(enough)), enough, 0.1, 0.1) > -math.inf
+    fewer = enough[: int(0.5 * needed)]
+    assert threshold_for_risk(np.arange(len(fewer)), fewer, 0.1, 0.1) == -math.inf
+    # Without mistakes, by the formula: 0.9 ** n <= 0.1 / 20.
+    none_wrong = rows_for_risk(doubt, np.ones(40, dtype=bool), 0.1, 0.1)
+    assert none_wrong == math.ceil(math.log(0.005) / math.log(0.9))
+    assert rows_for_risk(doubt, np.arange(40) % 2 == 0, 0.1, 0.1) is None
 
 
 def test_what_cannot_reject_is_refused():

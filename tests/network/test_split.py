@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from packaging.version import Version
 from torch import fx, nn
 from torch.func import functional_call
 from torch.nn import functional
@@ -193,8 +192,6 @@ def encoder():
 
 def scalars():
     """Sizes as numbers, constants and buffers."""
-    if Version(torch.__version__) < Version("2.6"):
-        pytest.skip("torch 2.5 does not trace arange of a size: such a module is not cut")
 
     def forward(self, x):
         n, width = x.shape

@@ -21,6 +21,7 @@ from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge, Ri
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from torch import Tensor, nn
 
+from ..._messages import shown
 from ..likelihood import CLASSIFIER_LINKS, REGRESSOR_LINKS
 from ..outputs import NETWORK_ERRORS
 from .opened import split_pipeline
@@ -185,7 +186,7 @@ def read_network(estimator: Any, *, task: str, link: str | None = None) -> Netwo
     """
     allowed = CLASSIFIER_LINKS if task == "classifier" else REGRESSOR_LINKS
     if link is not None and link not in allowed:
-        raise ValueError(f"link={link!r} is not for a {task}; choose one of {allowed}.")
+        raise ValueError(f"link={shown(link)} is not for a {task}; choose one of {allowed}.")
     return check_kind(estimator, task).read(estimator, task, link)
 
 
@@ -269,8 +270,8 @@ def _skorch_link(net: Any, task: str, link: str | None) -> str | None:
         return link  # a softmax changes nothing about log-probabilities
     if link is not None and implied is not None and link != implied:
         raise ValueError(
-            f"link={link!r} contradicts the criterion {type(criterion).__name__} that the net was "
-            f"trained with, which means {implied!r}. Leave link=None."
+            f"link={shown(link)} contradicts the criterion {type(criterion).__name__} that the net "
+            f"was trained with, which means {implied!r}. Leave link=None."
         )
     if link is None and callable(getattr(net, "predict_nonlinearity", None)):
         raise ValueError(
@@ -314,7 +315,7 @@ def _read_sklearn(estimator: Any, task: str, link: str | None) -> Network:
         network = Network(_sklearn_module(estimator), "mean")
     if link not in (None, network.link):
         raise ValueError(
-            f"link={link!r} is not what {type(estimator).__name__} returns: leave link=None."
+            f"link={shown(link)} is not what {type(estimator).__name__} returns: leave link=None."
         )
     return network
 

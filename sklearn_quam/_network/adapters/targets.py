@@ -72,8 +72,8 @@ class TargetUnits(nn.Module):
 
     def __init__(self, scale: np.ndarray, shift: np.ndarray) -> None:
         super().__init__()
-        self.register_buffer("scale", torch.as_tensor(scale), persistent=False)
-        self.register_buffer("shift", torch.as_tensor(shift), persistent=False)
+        self.register_buffer("scale", torch.tensor(scale), persistent=False)
+        self.register_buffer("shift", torch.tensor(shift), persistent=False)
 
     def forward(self, values: Tensor) -> Tensor:
         """Return values of shape (..., n_outputs) in the units of the target."""

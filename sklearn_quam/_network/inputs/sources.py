@@ -14,6 +14,7 @@ from sklearn.utils.validation import _num_samples
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
 
+from ..._messages import shown
 from .layouts import from_tensor, refuse_masked
 from .rows import Source
 
@@ -303,7 +304,7 @@ def _several(parts: tuple[Any, ...], names: tuple[str, ...] | None) -> StoredArr
         arrays.append(array)
     lengths = {label: len(array) for label, array in zip(labels, arrays, strict=True)}
     if len(set(lengths.values())) > 1:
-        raise ValueError(f"The inputs in X have different numbers of rows: {lengths}.")
+        raise ValueError(f"The inputs in X have different numbers of rows: {shown(lengths)}.")
     return StoredArrays(tuple(arrays), names)
 
 

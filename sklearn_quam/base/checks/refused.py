@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
 from joblib import parallel
 from torch import Tensor
 
+from ..._messages import few, shown
 from ..._network.inputs.sources import open_source
 
 
@@ -38,8 +40,8 @@ def refuse_targets(y: Any, task: str) -> None:
         text = next((value for value in values.ravel() if isinstance(value, str)), None)
         if text is not None and not _is_number(text):
             raise ValueError(
-                f"y contains texts such as {str(text)!r}, but a regressor predicts values. Pass "
-                "numbers, or use the classifier of the same method."
+                f"y contains texts such as {shown(str(text))}, but a regressor predicts values. "
+                "Pass numbers, or use the classifier of the same method."
             )
 
 
@@ -52,7 +54,35 @@ def refuse_single_row(X: Any) -> None:
         raise ValueError(
             f"X has one dimension ({len(X)} values), but rows of features are due. Reshape your "
             "data: a single row is X[i : i + 1] of an array, X.iloc[[i]] of a DataFrame, or "
-            "x.reshape(1, -1)."
+            "x.reshape(1, -1); a single feature is x.reshape(-1, 1), or X[['name']] of a DataFrame."
+        )
+
+
+def refuse_options(errors: Any, checkpoint: Any) -> None:
+    """Refuse what ``predict_uncertainty`` cannot take as ``errors`` and ``checkpoint``."""
+    if not isinstance(errors, str) or errors not in ("warn", "raise"):
+        raise ValueError(f"errors={shown(errors)} is not understood: pass 'warn' or 'raise'.")
+    if checkpoint is None:
+        return
+    if not isinstance(checkpoint, (str, os.PathLike)) or not isinstance(os.fspath(checkpoint), str):
+        raise TypeError(f"checkpoint={shown(checkpoint)} is no folder: pass a str or a path.")
+    if not os.fspath(checkpoint):
+        raise ValueError("checkpoint='' names no folder: pass one, such as 'run', or None.")
+
+
+def refuse_unknown_answer(target: Any, answers: Any) -> None:
+    """Refuse to look for an answer that the network cannot give.
+
+    Parameters
+    ----------
+    target : object
+        What the user asks for; None leaves it open.
+    answers : sequence
+        Labels, or the directions of a regressor.
+    """
+    if target is not None and not any(np.array_equal(name, target) for name in answers):
+        raise ValueError(
+            f"target={shown(target)} is no answer of the network: choose one of {few(answers)}."
         )
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import sys
+import warnings
 from typing import Any
 
 import numpy as np
@@ -23,6 +26,8 @@ from ...exceptions import (
     warn,
 )
 
+# What was said by `warn_once`, and at which lines.
+_TOLD: set[tuple[str, str, int, str]] = set()
 # Rows that a message names.
 _MAX_NAMED = 5
 # Training rows whose outputs are looked at.
@@ -40,6 +45,47 @@ _LOOK_FOR = (
     "Look for fill values such as 1e20, and for features that are not scaled as they were for "
     "training."
 )
+
+
+def warn_once(message: str, category: type[Warning]) -> None:
+    """Warn at the user's line, once for a whole cross-validation.
+
+    Python shows a warning once for a line, but forgets that whenever somebody changes the filters
+    in between, which scikit-learn does for each fold.
+    """
+    place = _outside_line()
+    told = (message, *place)
+    if told in _TOLD and _action(message, category, *place) in ("default", "module", "once"):
+        return
+    _TOLD.add(told)
+    name, line, module = place
+    warnings.warn_explicit(message, category, name, line, module)
+
+
+def _outside_line() -> tuple[str, int, str]:
+    """Return file, line and module of who called, beyond scikit-learn and its workers."""
+    frame: Any = sys._getframe(1)
+    own = (__name__.partition(".")[0], "sklearn", "joblib", "contextlib", "functools")
+    while frame.f_back is not None and _module(frame).partition(".")[0] in own:
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno, _module(frame)
+
+
+def _module(frame: Any) -> str:
+    return frame.f_globals.get("__name__", "")
+
+
+def _action(message: str, category: type[Warning], _: str, line: int, module: str) -> str:
+    """Return what Python does with a warning, as its own module finds it out."""
+    for action, text, kind, where, at in warnings.filters:
+        if (
+            (text is None or re.match(text, message))
+            and issubclass(category, kind)
+            and (where is None or re.match(where, module))
+            and at in (0, line)
+        ):
+            return action
+    return "default"
 
 
 def warn_about_lost_rows(lost: np.ndarray, answer: str = _INFINITE) -> None:
