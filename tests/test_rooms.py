@@ -81,7 +81,8 @@ def test_files_and_folders_stay_small():
     for path in FILES:
         assert len(path.read_text().splitlines()) <= MAX_LINES, path
     for folder in {path.parent for path in FILES}:
-        assert len(list(folder.glob("*.py"))) <= MAX_FILES, folder
+        modules = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
+        assert len(modules) <= MAX_FILES, folder
 
 
 def test_the_kernel_knows_no_estimator():
