@@ -926,6 +926,7 @@ def test_images_beyond_the_range_say_so():
     assert titles.count("beyond range") == 2
 
 
+@pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.BeyondRangeWarning")
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
 def test_curves_extend_by_a_share_of_the_range_of_the_feature(scale):
     X = PLANE[:, :1] * scale
@@ -1019,6 +1020,7 @@ def test_pictures_of_detectors(kind):
     np.testing.assert_array_equal(images.uncertainty, -detector.score_samples(X))
 
 
+@pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.BeyondRangeWarning")
 def test_absurd_rows_are_drawn():
     X = np.random.default_rng(0).normal(size=(60, 2))
     net = MLPClassifier((8,), solver="lbfgs", max_iter=50, random_state=0).fit(X, X[:, 0] > 0)

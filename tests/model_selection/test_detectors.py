@@ -139,6 +139,7 @@ def test_scorers_take_detectors():
         scorer(unfitted(), X64)
 
 
+@pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.BeyondRangeWarning")
 @pytest.mark.parametrize("metric", ["roc_auc", "average_precision", "aupr", "neg_fpr95"])
 def test_absurd_rows_can_be_scored(metric):
     detector = ood.EnergyDetector(network()).fit(*DATA[:2])
