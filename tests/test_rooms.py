@@ -18,9 +18,9 @@ ROOMS += ["_loading", "__init__"]
 INSIDE = {
     "_storing": ["files", "schema"],
     "_network": ["predictions", "outputs", "likelihood", "limits", "memory", "inputs", "adapters"]
-    + ["stored", "training", "reference", "cut", "parameters", "chain", "executors", "free"],
+    + ["training", "reference", "cut", "parameters", "chain", "executors", "free"],
     "_network/inputs": ["layouts", "rows", "sources", "transformed", "named"],
-    "_network/adapters": ["opened", "targets", "networks"],
+    "_network/adapters": ["opened", "targets", "networks", "stored"],
     "_network/cut": ["layers", "tracing", "steps", "remembered", "hooks", "split"],
     "_curvature": ["layouts", "scores", "structures", "layers", "measure", "prior"]
     + ["preconditioner", "influence"],

@@ -41,8 +41,7 @@ from .._posterior.progress import Progress
 from .._posterior.results import Answers, Diagnostics, RowResults
 from .._typing import Device, RandomState
 from ._data import check_rows, check_training_data, check_weight
-from ._identity import identity
-from ._saving import Saved
+from ._saving import Saved, identity
 from ._wrapping import WrapsNetwork, changed_parameters, parameters_now
 from .checks.agreement import check_agreement
 from .checks.refused import refuse_multiprocessing, refuse_options, refuse_targets

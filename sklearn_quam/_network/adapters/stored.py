@@ -12,18 +12,13 @@ import torch
 from sklearn.pipeline import Pipeline
 from torch import Tensor, nn
 
-from .._storing.schema import Instead
-from ..exceptions import UnreadableFileError
-from .adapters import (
-    Network,
-    in_target_units,
-    is_pretrained,
-    read_network,
-    split_pipeline,
-    target_scale,
-)
-from .inputs.named import TakesNamed
-from .outputs import InOwnPrecision
+from ..._storing.schema import Instead
+from ...exceptions import UnreadableFileError
+from ..inputs.named import TakesNamed
+from ..outputs import InOwnPrecision
+from .networks import Network, read_network
+from .opened import is_pretrained, split_pipeline
+from .targets import in_target_units, target_scale
 
 _PLAIN = (bool, int, float, str, type(None))
 _DTYPES = (
