@@ -110,6 +110,8 @@ class QUAMClassifier(ProbabilityBounds, BaseUncertaintyClassifier):
     conformal_scores_ : ndarray of shape (n_val, ...)
         How far off the targets of held-out rows are, by what was predicted for them: sorted. Only
         if ``X_val`` was passed to ``fit``.
+    conformal_labels_ : ndarray of shape (n_val,)
+        Columns of the labels of these rows, in the same order.
     estimator_ : estimator or torch.nn.Module
         The fitted network.
     parameter_names_ : list of str

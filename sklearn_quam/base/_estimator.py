@@ -104,7 +104,7 @@ class NetworkEstimator(WrapsNetwork):
     def _given(self, X: Any, y: Any, sample_weight: Any, fit_params: dict, **more: Any) -> FitData:
         """Validate, train if need be, and return the network with its training data."""
         # What was fitted before must not answer for what fails now.
-        for name in ("_fitted", "conformal_scores_"):
+        for name in ("_fitted", "conformal_scores_", "conformal_labels_"):
             self.__dict__.pop(name, None)
         passed = {"X": X, **more}
         refuse_targets(y, self._task)
