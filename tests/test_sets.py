@@ -194,7 +194,7 @@ def test_classes_are_calibrated_by_their_own_rows(tmp_path):
     share = share_of_tail(est.predict_proba(X))
     chosen = est.predict_set(X, 0.6, per_class=True)
     for k in range(3):
-        own = np.sort(share[LABELS == k, k])[::-1]
+        own = np.sort(share[k == LABELS, k])[::-1]
         smallest = own[int(np.ceil((len(own) + 1) * 0.6 - 1e-9)) - 1]
         np.testing.assert_array_equal(chosen[:, k], share[:, k] >= smallest)
     est.save(tmp_path / "est.npz")

@@ -42,6 +42,10 @@ from ._reading import Reader, Seen, make_reader
 # absurd: several scores grow with the logits, and would call it the most normal one of all.
 _ABSURD = 100.0
 _PROBE_ROWS = 4
+# Parts of the training rows that are left out in turn to set the threshold, and rows that are
+# enough for it.
+_FOLDS = 5
+_ENOUGH_ROWS = 1000
 CONTAMINATION = [Interval(Real, 0, 0.5, closed="right")]
 
 Score = Callable[[Seen], np.ndarray]
@@ -76,8 +80,7 @@ class FittedDetector:
         sane: np.ndarray = np.all(seen.largest <= self.bounds, axis=1)
         scores = np.full(len(inputs), -np.inf)
         if sane.any():
-            some = Seen(*(part[sane] for part in (seen.logits, seen.features, seen.largest)))
-            found = self.score(some)
+            found = self.score(seen[sane])
             scores[sane] = np.where(np.isnan(found), -np.inf, found)
         return scores
 
@@ -168,9 +171,35 @@ class BaseDetector(Saved, Thresholded, NetworkEstimator):
         -------
         callable
             A frozen object that can be pickled; takes what was seen of rows and returns their
-            scores. Where it has ``of_training_rows``, that scores the training rows themselves.
+            scores.
         """
         raise NotImplementedError
+
+    def _score_left_out(
+        self,
+        score: Score,
+        seen: Seen,
+        target: np.ndarray,  # noqa: ARG002
+        reader: Reader,  # noqa: ARG002
+    ) -> np.ndarray:
+        """Return scores of training rows, each by what is learnt from the others.
+
+        Detectors that learn from training rows fill this in: a row looks more normal to what was
+        learnt from the row itself than a new one would.
+
+        Parameters
+        ----------
+        score : callable
+            What `_learn` returned.
+        seen, target, reader : object
+            What it was given.
+
+        Returns
+        -------
+        ndarray of shape (n_scored,)
+            Scores of the training rows, or of some of them.
+        """
+        return score(seen)
 
     @_fit_context(prefer_skip_nested_validation=False)
     def fit(self, X: Any, y: Any = None, *, X_val: Any = None, **fit_params: Any) -> Any:
@@ -208,7 +237,7 @@ class BaseDetector(Saved, Thresholded, NetworkEstimator):
             self._fitted = FittedDetector(reader, score, bounds)
             self._fitted_parameters = parameters_now(self)
             if X_val is None:
-                known = getattr(score, "of_training_rows", score)(seen)
+                known = self._score_left_out(score, seen, target, reader)
             else:
                 known = self._fitted(self._check_rows(X_val, data.reference))
         self.offset_ = threshold(known, self.contamination)
@@ -281,6 +310,40 @@ class BaseDetector(Saved, Thresholded, NetworkEstimator):
         tags = super().__sklearn_tags__()
         tags.target_tags.required = not is_pretrained(self.estimator)
         return tags
+
+
+def cross_fitted(
+    learn: Callable[[Seen, np.ndarray], Score], seen: Seen, target: np.ndarray
+) -> np.ndarray:
+    """Return scores of training rows by what is learnt from other training rows.
+
+    Parameters
+    ----------
+    learn : callable
+        Returns what scores rows, by what was seen of some rows and their classes.
+    seen : Seen
+        What the network shows of the training rows.
+    target : ndarray of shape (n_rows,)
+        Their classes, which are spread evenly over the folds.
+
+    Returns
+    -------
+    ndarray of shape (n_scored,)
+        Scores of the rows of as many folds as it takes for a threshold.
+    """
+    n_rows = len(target)
+    if n_rows < 2:
+        return learn(seen, target)(seen)
+    fold = np.empty(n_rows, int)
+    shuffled = np.random.default_rng(0).permutation(n_rows)
+    fold[np.lexsort((shuffled, target))] = np.arange(n_rows) % max(_FOLDS, n_rows // _ENOUGH_ROWS)
+    found: list[np.ndarray] = []
+    for number in range(min(_FOLDS, n_rows)):
+        out = fold == number
+        found.append(learn(seen[~out], target[~out])(seen[out]))
+        if sum(map(len, found)) >= _ENOUGH_ROWS:
+            break
+    return np.concatenate(found)
 
 
 def threshold(known: np.ndarray, contamination: float) -> float:

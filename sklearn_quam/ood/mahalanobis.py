@@ -12,7 +12,7 @@ from sklearn.covariance import ledoit_wolf_shrinkage
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from .._typing import Device, RandomState
-from ._detector import BaseDetector, Score
+from ._detector import BaseDetector, Score, cross_fitted
 from ._geometry import Precision, precision_of
 from ._reading import Reader, Seen
 
@@ -152,3 +152,12 @@ class MahalanobisDetector(BaseDetector):
             around = features - centre
             overall = shrunk(around.T @ around / len(around))
         return _Distance(means, shrunk(within), centre, overall)
+
+    def _score_left_out(
+        self,
+        score: Score,  # noqa: ARG002
+        seen: Seen,
+        target: np.ndarray,
+        reader: Reader,
+    ) -> np.ndarray:
+        return cross_fitted(lambda some, own: self._learn(some, own, reader), seen, target)

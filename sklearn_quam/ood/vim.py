@@ -11,7 +11,7 @@ from scipy.special import logsumexp
 from sklearn.utils._param_validation import Interval
 
 from .._typing import Device, RandomState
-from ._detector import BaseDetector, Score
+from ._detector import BaseDetector, Score, cross_fitted
 from ._reading import PENULTIMATE, Reader, Seen
 
 # Of the largest eigenvalue: below, features do not vary.
@@ -138,3 +138,12 @@ class ViMDetector(BaseDetector):
                 f"{wanted} leaves nothing outside. Choose fewer n_components or another layer."
             )
         return wanted
+
+    def _score_left_out(
+        self,
+        score: Score,  # noqa: ARG002
+        seen: Seen,
+        target: np.ndarray,
+        reader: Reader,
+    ) -> np.ndarray:
+        return cross_fitted(lambda some, own: self._learn(some, own, reader), seen, target)
