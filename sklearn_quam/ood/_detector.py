@@ -36,7 +36,8 @@ from ..base._classifier import labels_of, match_classes
 from ..base._data import validated
 from ..base._saving import Saved
 from ..base._wrapping import parameters_now
-from ._reading import Reader, Seen, make_reader
+from ..base.checks.seen import may_be_known_by_heart, warn_about_threshold
+from ._reading import INPUT, Reader, Seen, make_reader
 
 # A row with an input, feature or logit so many times as large as any of the training rows is
 # absurd: several scores grow with the logits, and would call it the most normal one of all.
@@ -45,7 +46,7 @@ _PROBE_ROWS = 4
 # Parts of the training rows that are left out in turn to set the threshold, and rows that are
 # enough for it.
 _FOLDS = 5
-_ENOUGH_ROWS = 1000
+_ENOUGH_ROWS = 400
 CONTAMINATION = [Interval(Real, 0, 0.5, closed="right")]
 
 Score = Callable[[Seen], np.ndarray]
@@ -63,11 +64,14 @@ class FittedDetector:
         Returns how normal each row is, by what was seen of it.
     bounds : ndarray of shape (3,)
         Magnitudes of inputs, features and logits beyond which a row is absurd.
+    known_by_heart : bool, default=False
+        Whether the threshold is set by training rows that the network may know by heart.
     """
 
     reader: Reader
     score: Score
     bounds: np.ndarray
+    known_by_heart: bool = False
 
     @property
     def reference(self) -> ReferenceModel:
@@ -213,8 +217,9 @@ class BaseDetector(Saved, Thresholded, NetworkEstimator):
             Labels of any kind. None takes what a given network predicts for X.
         X_val : array-like of shape (n_val, ...), default=None
             Known rows that the network was not trained on, to set the threshold of `predict`
-            by. None takes X, which the network knows better than new rows: more than a share of
-            ``contamination`` of these is then flagged.
+            by. None takes X: each row is scored by what is learnt from others, but the network
+            itself knows it. More than a share of ``contamination`` of new rows is flagged where
+            the network has overfitted.
         **fit_params : dict
             Further arguments for the ``fit`` of the wrapped estimator, if that is trained.
 
@@ -234,7 +239,8 @@ class BaseDetector(Saved, Thresholded, NetworkEstimator):
             score = self._learn(seen, target, reader)
             largest = seen.largest.max(axis=0)
             bounds = _ABSURD * np.where(largest > 0, largest, np.inf)
-            self._fitted = FittedDetector(reader, score, bounds)
+            known_by_heart = X_val is None and layer != INPUT and may_be_known_by_heart(inputs)
+            self._fitted = FittedDetector(reader, score, bounds, known_by_heart)
             self._fitted_parameters = parameters_now(self)
             if X_val is None:
                 known = self._score_left_out(score, seen, target, reader)
@@ -298,6 +304,24 @@ class BaseDetector(Saved, Thresholded, NetworkEstimator):
         self._refuse_changed_parameters()
         return self._fitted(self._check_rows(X, self._fitted.reference))
 
+    def predict(self, X: Any) -> np.ndarray:
+        """Tell outliers from normal rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, ...)
+            Rows like those of the training data.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            -1 for outliers, 1 for others.
+        """
+        found = super().predict(X)
+        if self._fitted.known_by_heart:
+            warn_about_threshold(self.contamination)
+        return found
+
     def _network_prediction(self, X: Any) -> np.ndarray:
         """Return the probabilities that the network predicts."""
         reference = self._fitted.reference
@@ -329,16 +353,17 @@ def cross_fitted(
     Returns
     -------
     ndarray of shape (n_scored,)
-        Scores of the rows of as many folds as it takes for a threshold.
+        Scores of the rows of as many folds as it takes for a threshold. Of very few rows none is
+        left out.
     """
     n_rows = len(target)
-    if n_rows < 2:
+    if n_rows < 2 * _FOLDS:
         return learn(seen, target)(seen)
     fold = np.empty(n_rows, int)
     shuffled = np.random.default_rng(0).permutation(n_rows)
     fold[np.lexsort((shuffled, target))] = np.arange(n_rows) % max(_FOLDS, n_rows // _ENOUGH_ROWS)
     found: list[np.ndarray] = []
-    for number in range(min(_FOLDS, n_rows)):
+    for number in range(_FOLDS):
         out = fold == number
         found.append(learn(seen[~out], target[~out])(seen[out]))
         if sum(map(len, found)) >= _ENOUGH_ROWS:
