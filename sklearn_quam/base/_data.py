@@ -43,7 +43,7 @@ def check_training_data(
     y = from_tensor(y)
     regression = method._task == "regressor"
     any_ndim = is_torch(estimator)
-    if source is None and split_pipeline(estimator)[0] is None:
+    if source is None and (method._scales_inputs or split_pipeline(estimator)[0] is None):
         X = X if any_ndim else as_dense(X)
         X, y = validated(
             method, X, y, allow_nd=any_ndim, multi_output=regression, y_numeric=regression
@@ -84,7 +84,7 @@ def check_rows(method: Any, X: Any, reference: ReferenceModel) -> StoredRows:
     X, source = from_tensor(X), open_source(X, len(reference.input_dtypes))
     if source is not None:
         _check_source(method, source, reset=False, any_ndim=reference.any_ndim)
-    elif reference.transformers is None:
+    elif method._scales_inputs or reference.transformers is None:
         X = X if reference.any_ndim else as_dense(X)
         X = validated(method, X, reset=False, allow_nd=reference.any_ndim)
     else:

@@ -46,7 +46,12 @@ from ._data import check_rows, check_training_data
 from ._saving import Saved
 from ._wrapping import WrapsNetwork, changed_parameters, parameters_now
 from .checks.agreement import check_agreement
-from .checks.refused import refuse_multiprocessing, refuse_single_row, refuse_targets
+from .checks.refused import (
+    refuse_infinite_loss,
+    refuse_multiprocessing,
+    refuse_single_row,
+    refuse_targets,
+)
 from .checks.warned import warn_about_failed_rows, warn_about_fit, warn_about_lost_rows
 
 
@@ -83,6 +88,10 @@ class NetworkEstimator(WrapsNetwork):
     """Reads a network and its data; shared by methods and detectors, not to be used itself."""
 
     _task: ClassVar[str]
+    # Members of an ensemble leave it to the ensemble to say what is odd, and to calibrate.
+    _is_member = False
+    # Whether transformers are those of the default network: rows are checked as without them.
+    _scales_inputs = False
     # Constructor arguments that say how to answer, so that they may be changed at any time. All
     # others say what is fitted.
     _live_parameters: ClassVar[tuple[str, ...]] = ()
@@ -109,6 +118,8 @@ class NetworkEstimator(WrapsNetwork):
         passed = {"X": X, **more}
         refuse_targets(y, self._task)
         estimator = self._wrapped()
+        if not self._is_member:
+            self._scales_inputs = estimator is not self.estimator and not is_pretrained(estimator)
         X, y, source = check_training_data(self, X, y, estimator)
         seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
         if sample_weight is not None:
@@ -147,7 +158,8 @@ class NetworkEstimator(WrapsNetwork):
         original: Any = reference.predict(inputs)
         losses = reference.likelihood.negative_log_likelihood(original, target)
         training = TrainingSet(inputs, (), target, weight, losses)
-        self._note_reference_loss(training)
+        self.reference_loss_ = float(training.weighted(losses, slice(None)).mean())
+        refuse_infinite_loss(self.reference_loss_)
         passed |= {"X_checked": X, "y_checked": y, "fit_params": fit_params}
         passed["sample_weight"] = sample_weight
         remembered = getattr(self, "_remembered", None)
@@ -174,14 +186,6 @@ class NetworkEstimator(WrapsNetwork):
         """Return the network with what only the training data can tell about it."""
         return reference
 
-    def _note_reference_loss(self, training: TrainingSet) -> None:
-        self.reference_loss_ = float(training.weighted(training.losses, slice(None)).mean())
-        if not np.isfinite(self.reference_loss_):
-            raise ValueError(
-                f"The network's loss on the training data is {self.reference_loss_}. Check its "
-                "weights, and whether X is scaled and y encoded as they were for training."
-            )
-
     # -- predicting ------------------------------------------------------------------------
 
     def _check_inputs(self, X: Any) -> StoredRows:
@@ -189,7 +193,7 @@ class NetworkEstimator(WrapsNetwork):
         check_is_fitted(self)
         self._validate_params()
         self._refuse_changed_parameters()
-        if self._fitted.reference.transformers is None:
+        if self._scales_inputs or self._fitted.reference.transformers is None:
             refuse_single_row(X)
         return self._check_rows(X, self._fitted.reference)
 
@@ -224,8 +228,6 @@ class NetworkEstimator(WrapsNetwork):
 class BaseUncertaintyEstimator(Saved, NetworkEstimator):
     """Shared by classifiers and regressors; not to be used itself."""
 
-    # Members of an ensemble leave it to the ensemble to say what is odd, and to calibrate.
-    _is_member = False
     # Whether n_jobs spreads the rows that are to be predicted.
     _rows_in_parallel: ClassVar[bool] = False
     # Whether the method takes more than the given network: others, or further training of it.

@@ -108,6 +108,10 @@ class WrapsNetwork(BaseEstimator):
             ).estimator.fit
         if sample_weight is None:
             return fit_params
+        if self.estimator is None:
+            # Rows that do not count are not to scale the inputs, either.
+            weights = {f"{name}__sample_weight": sample_weight for name, _ in estimator.steps}
+            return {**fit_params, **weights}
         return {**fit_params, sample_weight_argument(estimator): sample_weight}
 
     def get_metadata_routing(self) -> MetadataRouter:

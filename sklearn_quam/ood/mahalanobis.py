@@ -51,7 +51,7 @@ class MahalanobisDetector(BaseDetector):
     ----------
     estimator : estimator or torch.nn.Module, default=None
         The network: a fitted one is taken as it is, an unfitted one is trained by `fit`. None
-        trains a small default network.
+        trains a small default network on scaled inputs.
     layer : str or list of str, default="penultimate"
         Where the features are taken: "penultimate" is what the last layer takes, "input" what
         the network takes, and a name of a submodule means what that returns, averaged over

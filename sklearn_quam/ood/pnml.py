@@ -82,7 +82,7 @@ class PNMLDetector(BaseDetector):
     ----------
     estimator : estimator or torch.nn.Module, default=None
         The network: a fitted one is taken as it is, an unfitted one is trained by `fit`. None
-        trains a small default network.
+        trains a small default network on scaled inputs.
     normalize : bool, default=False
         Whether features have length one, as published; else a constant for the bias goes along.
     contamination : float, default=0.05
