@@ -29,6 +29,7 @@ import sklearn_quam
 from sklearn_quam import Diagnostics, LinearSearch, NaturalSearch, PenaltySearch, Uncertainty
 from sklearn_quam._network.adapters import is_pretrained
 from sklearn_quam.base._conformal import noise_and_calibration_rows
+from sklearn_quam.exceptions import SeenRowsWarning
 
 
 def perturbed(network):
@@ -467,7 +468,10 @@ def test_grid_search_trains_a_given_network_never(method):
     net.fit(X, y.astype(np.int64) if is_classifier(method) else y.reshape(-1, 1))
     weights = copy.deepcopy(net.module_.state_dict())
     search = GridSearchCV(make_estimator(method, net), {"setting": ["given", "expected"]}, cv=2)
-    search.fit(X, y).best_estimator_.predict_uncertainty(X)
+    with pytest.warns(SeenRowsWarning) as warned:
+        search.fit(X, y)
+    assert sum(w.category is SeenRowsWarning for w in warned) == 1
+    search.best_estimator_.predict_uncertainty(X)
     assert CountedFits.calls == 1
     assert all(torch.equal(weights[k], v) for k, v in net.module_.state_dict().items())
 
@@ -491,7 +495,9 @@ def test_parameters_of_a_given_network_cannot_be_set(method):
 
 def test_cross_validate(method):
     X, y = make_data(method)
-    scores = cross_validate(make_estimator(method), X, y, cv=2)["test_score"]
+    with pytest.warns(SeenRowsWarning) as warned:
+        scores = cross_validate(make_estimator(method), X, y, cv=2)["test_score"]
+    assert sum(w.category is SeenRowsWarning for w in warned) == 1
     assert np.isfinite(scores).all()
 
 

@@ -19,6 +19,7 @@ from .._network.reference import ReferenceModel
 from .._posterior.measures import LOSSES
 from ._conformal import check_coverage, conformal_threshold, rows_needed
 from ._estimator import BaseUncertaintyEstimator
+from .checks.seen import warn_if_seen
 
 
 class BaseUncertaintyClassifier(ClassifierMixin, BaseUncertaintyEstimator):
@@ -104,6 +105,28 @@ class BaseUncertaintyClassifier(ClassifierMixin, BaseUncertaintyEstimator):
 
     def _decide(self, outputs: np.ndarray) -> np.ndarray:
         return labels_of(outputs, self.classes_, self._fitted.reference.threshold)
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return the mean accuracy on rows, best those that the network was not trained on.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, ...)
+            Rows like those of the training data.
+        y : array-like of shape (n_samples,)
+            Their labels.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights of the rows.
+
+        Returns
+        -------
+        float
+            The accuracy of ``predict(X)``. A `SeenRowsWarning` says if a given network is scored on
+            rows that were passed to ``fit``.
+        """
+        found = super().score(X, y, sample_weight)
+        warn_if_seen(self, X)
+        return found
 
     def predict_proba(self, X: Any, *, return_uncertainty: bool = False) -> Any:
         """Predict the probability of each class.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -11,10 +12,41 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d, validate_data
 
 from .._network.adapters import is_torch, split_pipeline
+from .._network.cut.remembered import RememberedRows
 from .._network.inputs.layouts import from_tensor, refuse_masked
 from .._network.inputs.rows import Source, StoredRows
 from .._network.inputs.sources import StoredDataset, open_source
-from .._network.reference import ReferenceModel, as_dense, transformed
+from .._network.predictions import Prediction
+from .._network.reference import ReferenceModel, TrainingSet, as_dense, transformed
+
+
+@dataclass(frozen=True)
+class FitData:
+    """What a method gets to see when it is fitted.
+
+    Parameters
+    ----------
+    reference : ReferenceModel
+        The given network, or the one that was just trained.
+    training : TrainingSet
+        Its training data, as it takes them.
+    original : Prediction
+        What it predicts for them.
+    seed : int
+        Seeds whatever the method draws.
+    remembered : RememberedRows or None
+        Where values at a cut of the network may be kept.
+    passed : dict
+        Arguments of ``fit``: ``X``, ``X_val``, ``y_val`` and ``fit_params`` as the user passed
+        them; ``X_checked``, ``y_checked`` and ``sample_weight`` after validation.
+    """
+
+    reference: ReferenceModel
+    training: TrainingSet
+    original: Prediction
+    seed: int
+    remembered: RememberedRows | None
+    passed: dict[str, Any]
 
 
 def check_training_data(

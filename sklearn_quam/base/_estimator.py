@@ -7,7 +7,7 @@ plausible models for some rows to an accumulator.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from numbers import Integral
 from typing import Any, ClassVar
 
@@ -23,7 +23,6 @@ from sklearn.utils.validation import (
 from torch import Tensor
 
 from .._network.adapters import Network, is_pretrained, split_pipeline
-from .._network.cut.remembered import RememberedRows
 from .._network.inputs.layouts import from_tensor
 from .._network.inputs.rows import StoredRows
 from .._network.limits import (
@@ -42,7 +41,7 @@ from .._posterior.known import known_range
 from .._posterior.progress import Progress
 from .._posterior.results import Answers, Diagnostics, RowResults
 from .._typing import Device, RandomState
-from ._data import check_rows, check_training_data
+from ._data import FitData, check_rows, check_training_data
 from ._saving import Saved
 from ._wrapping import WrapsNetwork, changed_parameters, parameters_now
 from .checks.agreement import check_agreement
@@ -52,36 +51,8 @@ from .checks.refused import (
     refuse_single_row,
     refuse_targets,
 )
+from .checks.seen import passed_rows
 from .checks.warned import warn_about_failed_rows, warn_about_fit, warn_about_lost_rows
-
-
-@dataclass(frozen=True)
-class FitData:
-    """What a method gets to see when it is fitted.
-
-    Parameters
-    ----------
-    reference : ReferenceModel
-        The given network, or the one that was just trained.
-    training : TrainingSet
-        Its training data, as it takes them.
-    original : Prediction
-        What it predicts for them.
-    seed : int
-        Seeds whatever the method draws.
-    remembered : RememberedRows or None
-        Where values at a cut of the network may be kept.
-    passed : dict
-        Arguments of ``fit``: ``X``, ``X_val``, ``y_val`` and ``fit_params`` as the user passed
-        them; ``X_checked``, ``y_checked`` and ``sample_weight`` after validation.
-    """
-
-    reference: ReferenceModel
-    training: TrainingSet
-    original: Prediction
-    seed: int
-    remembered: RememberedRows | None
-    passed: dict[str, Any]
 
 
 class NetworkEstimator(WrapsNetwork):
@@ -128,7 +99,7 @@ class NetworkEstimator(WrapsNetwork):
             if not sample_weight.any():
                 raise ValueError("sample_weight is zero for every row.")
         routed = self._route(estimator, sample_weight, fit_params)
-        classes = None
+        self._passed_rows, classes = passed_rows(self, estimator), None
         if not is_pretrained(estimator):
             # Only a random_state that was asked for may steer the user's estimator.
             own_seed = None if self.random_state is None else seed
@@ -148,6 +119,8 @@ class NetworkEstimator(WrapsNetwork):
         if classes is not None:
             network = replace(network, classes=classes, labels_are_indices=False)
         inputs = reference.inputs(rows)
+        if self._passed_rows is not None and not self._is_member:
+            self._passed_rows.note(inputs)
         target = self._encode_target(y, network, n_outputs, reference).to(reference.device)
         weight = None
         if sample_weight is not None:
@@ -221,7 +194,8 @@ class NetworkEstimator(WrapsNetwork):
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(super().__getstate__())
-        state.pop("_remembered", None)
+        for name in ("_remembered", "_families", "_passed_rows"):
+            state.pop(name, None)
         return state
 
 

@@ -27,6 +27,7 @@ from .._posterior.results import Answers
 from .._typing import NoiseVariance
 from ._conformal import check_coverage, conformal_threshold, noise_and_calibration_rows
 from ._estimator import BaseUncertaintyEstimator
+from .checks.seen import warn_if_seen
 
 
 class BaseUncertaintyRegressor(RegressorMixin, BaseUncertaintyEstimator):
@@ -182,6 +183,28 @@ class BaseUncertaintyRegressor(RegressorMixin, BaseUncertaintyEstimator):
             raise ValueError("Pass return_std=True or return_uncertainty=True, not both.")
         results = self._results(X)
         return Answers(map(self._decide, (results.prediction, np.sqrt(results.variance))))
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return R^2 on rows, best those that the network was not trained on.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, ...)
+            Rows like those of the training data.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Their values.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights of the rows.
+
+        Returns
+        -------
+        float
+            The R^2 of ``predict(X)``. A `SeenRowsWarning` says if a given network is scored on rows
+            that were passed to ``fit``.
+        """
+        found = super().score(X, y, sample_weight)
+        warn_if_seen(self, X)
+        return found
 
     def predict_interval(self, X: Any, coverage: float = 0.9) -> np.ndarray:
         """Predict between which values the target of each row lies.

@@ -13,6 +13,7 @@ from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, proces
 from .._network.adapters import is_pretrained, is_torch, split_pipeline
 from .._network.cut.remembered import RememberedRows
 from .._network.training import sample_weight_argument
+from .checks.seen import Families
 
 # What scikit-learn's clone carries over besides the constructor's arguments.
 _CLONED_ATTRIBUTES = ("_metadata_request", "_sklearn_output_config", "_skl_callbacks")
@@ -42,6 +43,8 @@ class WrapsNetwork(BaseEstimator):
                 setattr(duplicate, name, getattr(self, name))
         # The candidates of a search share what the frozen part of their network has computed.
         duplicate._remembered = self.__dict__.setdefault("_remembered", RememberedRows())
+        # And what was passed to fit as the training data of a given network.
+        duplicate._families = self.__dict__.setdefault("_families", Families())
         return duplicate
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:

@@ -18,7 +18,8 @@ from .._network.training import train, untrained
 from .._posterior.accumulate import Posterior
 from .._posterior.fitted import FittedMethod, Question
 from .._posterior.progress import tracked
-from ..base._estimator import BaseUncertaintyEstimator, FitData
+from ..base._data import FitData
+from ..base._estimator import BaseUncertaintyEstimator
 from ..base._regressor import BaseUncertaintyRegressor
 
 

@@ -17,7 +17,7 @@ from .._posterior.progress import tracked
 from .._posterior.results import ChainDiagnostics
 from .._typing import Device, MemoryLimit, NoiseVariance, Parameters, RandomState
 from ..base._classifier import BaseUncertaintyClassifier
-from ..base._estimator import FitData
+from ..base._data import FitData
 from ..base._regressor import BaseUncertaintyRegressor
 from ._sampling.chains import ChainSamples, warn_about_r_hat
 from ._sampling.hamiltonian import HMCState, Potential, StepSize, first_step_size, init, update

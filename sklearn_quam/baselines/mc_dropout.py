@@ -15,7 +15,8 @@ from .._network.cut.layers import last_module, layers_in_order
 from .._network.free import probe_rows
 from .._typing import Device, NoiseVariance, RandomState
 from ..base._classifier import BaseUncertaintyClassifier
-from ..base._estimator import BaseUncertaintyEstimator, FitData
+from ..base._data import FitData
+from ..base._estimator import BaseUncertaintyEstimator
 from ..base._regressor import BaseUncertaintyRegressor
 from ._sampling.dropout import (
     ThinnedModels,

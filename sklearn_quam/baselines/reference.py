@@ -13,7 +13,7 @@ from .._posterior.accumulate import Posterior
 from .._posterior.fitted import Question
 from .._typing import Device, NoiseVariance, RandomState
 from ..base._classifier import BaseUncertaintyClassifier
-from ..base._estimator import FitData
+from ..base._data import FitData
 from ..base._regressor import BaseUncertaintyRegressor
 
 

@@ -27,7 +27,8 @@ from .._network.inputs.layouts import from_tensor
 from .._network.inputs.sources import count_rows, some_rows
 from .._posterior.results import Uncertainty
 from .._typing import RandomState
-from ..base._inside import finite, opened
+from ..base._inside import finite, opened, scored_method_and_rows
+from ..base.checks.seen import warn_about_held_out_rows
 
 # Shares of the rows that may be accepted, from which `max_risk` chooses: few, because each of them
 # takes its part of what the confidence leaves.
@@ -64,7 +65,8 @@ class RejectOptionClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator)
         after which the estimator is fitted to all rows; or, with "prefit", all rows that are passed
         to `fit`, to which the estimator, fitted already, has not been fitted.
         **A given network has seen what it was trained on**, whatever is held out here: pass rows of
-        its own to `fit`, with "prefit", or let the estimator train its network.
+        its own to `fit`, with "prefit", or let the estimator train its network. A `SeenRowsWarning`
+        says so.
     reject_label : object, default=None
         What `predict` returns for rows that are rejected; None means "reject" where labels are
         text, else -1, or a lower number where -1 is a class.
@@ -180,6 +182,7 @@ class RejectOptionClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator)
             doubt, right = np.empty(0), np.empty(0, dtype=bool)
         elif isinstance(self.cv, Real) and not isinstance(self.cv, Integral):
             split = StratifiedShuffleSplit(1, test_size=self.cv, random_state=self.random_state)
+            warn_about_held_out_rows(opened(self.estimator)[1])
             ((fit, held_out),) = split.split(np.zeros(count_rows(X)), np.asarray(y))
             self._fit_both(*_some(X, y, fit), **fit_params)
             doubt, right = self._judge(*_some(X, y, held_out))
@@ -216,6 +219,7 @@ class RejectOptionClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator)
 
     def _judge(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return how doubtful rows are, and for which of them the answer is right."""
+        scored_method_and_rows(self.estimator_, X)
         answer, doubt = self._answers(X)
         return doubt, np.asarray(answer) == np.asarray(y)
 
