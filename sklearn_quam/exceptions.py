@@ -14,6 +14,7 @@ __all__ = [
     "MissingClassesWarning",
     "NetworkError",
     "PoorFitWarning",
+    "SeenRowsWarning",
     "SlowWarning",
     "UncertaintyWarning",
     "UnreadableFileError",
@@ -196,6 +197,20 @@ class PoorFitWarning(UncertaintyWarning):
     >>> import warnings
     >>> from sklearn_quam.exceptions import PoorFitWarning
     >>> warnings.simplefilter("error", PoorFitWarning)
+    """
+
+
+class SeenRowsWarning(UncertaintyWarning):
+    """A score or a threshold is taken from rows that the network was trained on.
+
+    A network knows these rows better than new ones: scores are too good, and thresholds too
+    strict. Hold rows out before the network is trained.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from sklearn_quam.exceptions import SeenRowsWarning
+    >>> warnings.simplefilter("ignore", SeenRowsWarning)    # the scores of training rows are meant
     """
 
 

@@ -31,7 +31,7 @@ class QUAMClassifier(ProbabilityBounds, BaseUncertaintyClassifier):
         A fitted skorch net, a trained module, a fitted scikit-learn ``MLPClassifier`` or
         ``LogisticRegression``, or a pipeline that ends in one of these: taken as it is, never
         retrained and never changed. An unfitted one is cloned and trained by ``fit``. None
-        trains a small network.
+        trains a small network on scaled inputs.
     parameters : str, int, list of str, callable or LoRA, default="auto"
         What may differ from the given network: "all", "last_layer", a number of last layers,
         "bias", "norm" (of normalisation layers), names of parameters or patterns such as "head.*",
@@ -110,6 +110,8 @@ class QUAMClassifier(ProbabilityBounds, BaseUncertaintyClassifier):
     conformal_scores_ : ndarray of shape (n_val, ...)
         How far off the targets of held-out rows are, by what was predicted for them: sorted. Only
         if ``X_val`` was passed to ``fit``.
+    conformal_labels_ : ndarray of shape (n_val,)
+        Columns of the labels of these rows, in the same order.
     estimator_ : estimator or torch.nn.Module
         The fitted network.
     parameter_names_ : list of str
@@ -240,7 +242,7 @@ class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
         A fitted skorch net, a trained module, a fitted scikit-learn ``MLPRegressor``, ``Ridge`` or
         ``LinearRegression``, or a pipeline that ends in one of these: taken as it is, never
         retrained and never changed. An unfitted one is cloned and trained by ``fit``. None
-        trains a small network.
+        trains a small network on scaled inputs.
     parameters : str, int, list of str, callable or LoRA, default="auto"
         What may differ from the given network: "all", "last_layer", a number of last layers,
         "bias", "norm" (of normalisation layers), names of parameters or patterns such as "head.*",
@@ -297,7 +299,7 @@ class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
         ``logits``, or what comes first.
     noise_variance : float or array-like of shape (n_outputs,), default=None
         Variance around the mean, for networks that predict the mean only. None measures it by the
-        residuals of the training data, or of ``X_val`` if that is passed to ``fit``.
+        residuals of the training data, or of half of ``X_val`` if ``fit`` gets that.
     device : str or torch.device, default=None
         Where to run; None stays where the network is.
     n_jobs : int, default=None

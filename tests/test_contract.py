@@ -28,6 +28,8 @@ from torch import nn
 import sklearn_quam
 from sklearn_quam import Diagnostics, LinearSearch, NaturalSearch, PenaltySearch, Uncertainty
 from sklearn_quam._network.adapters import is_pretrained
+from sklearn_quam.base._conformal import noise_and_calibration_rows
+from sklearn_quam.exceptions import SeenRowsWarning
 
 
 def perturbed(network):
@@ -466,7 +468,10 @@ def test_grid_search_trains_a_given_network_never(method):
     net.fit(X, y.astype(np.int64) if is_classifier(method) else y.reshape(-1, 1))
     weights = copy.deepcopy(net.module_.state_dict())
     search = GridSearchCV(make_estimator(method, net), {"setting": ["given", "expected"]}, cv=2)
-    search.fit(X, y).best_estimator_.predict_uncertainty(X)
+    with pytest.warns(SeenRowsWarning) as warned:
+        search.fit(X, y)
+    assert sum(w.category is SeenRowsWarning for w in warned) == 1
+    search.best_estimator_.predict_uncertainty(X)
     assert CountedFits.calls == 1
     assert all(torch.equal(weights[k], v) for k, v in net.module_.state_dict().items())
 
@@ -490,7 +495,9 @@ def test_parameters_of_a_given_network_cannot_be_set(method):
 
 def test_cross_validate(method):
     X, y = make_data(method)
-    scores = cross_validate(make_estimator(method), X, y, cv=2)["test_score"]
+    with pytest.warns(SeenRowsWarning) as warned:
+        scores = cross_validate(make_estimator(method), X, y, cv=2)["test_score"]
+    assert sum(w.category is SeenRowsWarning for w in warned) == 1
     assert np.isfinite(scores).all()
 
 
@@ -637,7 +644,7 @@ def test_noise_variance_from_validation_data(method):
     est = make_estimator(method, nn.Linear(N_FEATURES, 1)).fit(
         X[:20], y[:20], X_val=X[20:], y_val=y[20:]
     )
-    residuals = y[20:] - est.predict(X[20:])
+    residuals = (y[20:] - est.predict(X[20:]))[noise_and_calibration_rows(len(y) - 20)[0]]
     np.testing.assert_allclose(est.noise_variance_, np.mean(residuals**2), rtol=1e-5)
 
 
@@ -668,11 +675,11 @@ def test_intervals(method, X_new):
 def test_calibrated_intervals(method, X_new):
     X, y = make_data(method)
     est = make_estimator(method).fit(X[:20], y[:20], X_val=X[20:], y_val=y[20:])
-    assert est.conformal_scores_.shape == (20, 1)
+    assert est.conformal_scores_.shape == (10, 1)
     interval = est.predict_interval(X[20:], 0.75)
     inside = (interval[:, 0] <= y[20:]) & (y[20:] <= interval[:, 1])
-    # The 16th of 20: 16 / 21 are more than three quarters.
-    assert inside.sum() in (15, 16)
+    # The 9th of 10: 9 / 11 are more than three quarters.
+    assert inside[noise_and_calibration_rows(20)[1]].sum() in (8, 9)
     one_by_one = np.concatenate([est.predict_interval(row[None], 0.75) for row in X[20:23]])
     np.testing.assert_allclose(one_by_one, interval[:3], rtol=1e-4, atol=1e-5)
     stored = pickle.loads(pickle.dumps(est))

@@ -1,11 +1,15 @@
 """Intervals of regressors: quantiles of what plausible models predict, and split conformal."""
 
+from dataclasses import dataclass
+
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.sparse import coo_matrix
 from scipy.stats import binom, norm
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.exceptions import ConvergenceWarning
@@ -16,7 +20,8 @@ from sklearn.preprocessing import StandardScaler
 from torch import nn
 
 from sklearn_quam import LaplaceRegressor, QUAMRegressor, ReferenceRegressor, load
-from sklearn_quam.base._conformal import conformal_threshold
+from sklearn_quam._network.predictions import Gaussian
+from sklearn_quam.base._conformal import conformal_threshold, noise_and_calibration_rows
 from sklearn_quam.display import RegressionUncertaintyDisplay
 from sklearn_quam.exceptions import BeyondRangeWarning
 from sklearn_quam.metrics import interval_coverage
@@ -82,11 +87,20 @@ def test_the_threshold_is_the_smallest_that_keeps_the_promise(n_rows, coverage):
 
 
 def test_too_few_rows_say_how_many_it_takes():
-    est = ReferenceRegressor(LinearRegression().fit(X, TARGET))
+    net = LinearRegression().fit(X, TARGET)
+    est = ReferenceRegressor(net, noise_variance=1.0)
     est.fit(X, TARGET, X_val=X[:20], y_val=TARGET[:20])
     est.predict_interval(X_NEW, 0.95)
     with pytest.raises(ValueError, match=r"coverage=0.99 .* 20 row\(s\) .* takes at least 99"):
         est.predict_interval(X_NEW, 0.99)
+    # Half of them measure the noise if it is not given.
+    est = ReferenceRegressor(net).fit(X, TARGET, X_val=X[:20], y_val=TARGET[:20])
+    est.predict_interval(X_NEW, 0.9)
+    with pytest.raises(ValueError, match=r"10 row\(s\) .* do not measure the noise: .* least 19"):
+        est.predict_interval(X_NEW, 0.95)
+    with pytest.raises(ValueError, match="at least 2 are needed: half of them measure the noise"):
+        est.fit(X, TARGET, X_val=X[:1], y_val=TARGET[:1])
+    assert not est.__sklearn_is_fitted__()
 
 
 @pytest.mark.parametrize("coverage", [0, 1, -0.1, 90, "much", None, np.nan])
@@ -115,6 +129,71 @@ def test_calibrated_intervals_cover_what_they_promise(kind, arguments):
     assert coverage - error < np.mean(covered) < coverage + 1 / (n_val + 1) + error
     plain = est.fit(rows[train], y[train]).predict_interval(rows[new], coverage)
     assert interval_coverage(y[new], *plain.T) < 0.3
+
+
+@dataclass(frozen=True)
+class _Rivals:
+    """Rivals far away, for rows with a second feature of 1 only; dear unless the noise is large."""
+
+    noise: float
+
+    def rows_at_once(self, inputs, limits):
+        return len(inputs)
+
+    def sample(self, inputs, original, posterior, question):
+        posterior.update(original[None])
+        odd = inputs.parts[0][:, 1] == 1
+        weight = torch.where(odd, torch.tensor(20 - 1000 / self.noise), torch.tensor(-1000.0))
+        for side in (-1e4, 1e4):
+            rival = Gaussian(original.mean + side, original.variance)
+            posterior.update(rival[None], weight[None])
+        return {}
+
+
+class _RivalRegressor(ReferenceRegressor):
+    def _fit_models(self, fit):
+        return _Rivals(float(fit.reference.likelihood.noise_variance))
+
+
+def test_rows_that_measure_the_noise_do_not_calibrate():
+    """Over 500 draws of few held-out rows, intervals cover what they promise.
+
+    A row in ten has a large residual, and a rival that only a large noise makes plausible. If such
+    a row measured the noise that it is then scored with, it would look harmless, and others like it
+    would not be covered: 75 % instead of 80 %.
+    """
+    n_draws, n_val, n_new, coverage = 500, 9, 40, 0.8
+    train, target = np.eye(2, dtype=np.float32), np.array([1.0, 0.0])
+    est = _RivalRegressor(LinearRegression(fit_intercept=False).fit(train, target))
+    covered = []
+    for seed in range(n_draws):
+        rng = np.random.default_rng(seed)
+        odd = rng.random(n_val + n_new) < 0.1
+        rows = np.c_[rng.normal(size=len(odd)), odd].astype(np.float32)
+        residual = np.where(odd, 100.0, 1.0) * rng.uniform(0.9, 1.1, len(odd))
+        y = rows[:, 0] + rng.choice([-1, 1], len(odd)) * residual
+        est.fit(train, target, X_val=rows[:n_val], y_val=y[:n_val])
+        lower, upper = est.predict_interval(rows[n_val:], coverage).T
+        covered.append(interval_coverage(y[n_val:], lower, upper))
+    # Draws are independent, whatever their coverage: three standard errors of the mean.
+    error = 3 * np.std(covered) / np.sqrt(n_draws)
+    assert error < 0.03
+    assert np.mean(covered) > coverage - error
+
+
+def test_held_out_rows_are_halved_whatever_holds_them():
+    """The noise is that of one half, scores are of the other, in the order of neither."""
+    net = LinearRegression().fit(X, TARGET)
+    noise_rows, others = noise_and_calibration_rows(len(X))
+    assert sorted([*noise_rows, *others]) == list(range(len(X)))
+    residual = net.predict(X) - TARGET
+    noise = np.mean(residual[noise_rows] ** 2)
+    scores = np.sort(np.abs(residual[others])) / np.sqrt(noise)
+    for rows in (X, X.tolist(), torch.tensor(X), coo_matrix(X), pd.DataFrame(X)):
+        est = ReferenceRegressor(net)
+        est.fit(X, TARGET, X_val=rows, y_val=TARGET)
+        np.testing.assert_allclose(est.noise_variance_, noise, rtol=1e-4)
+        np.testing.assert_allclose(est.conformal_scores_[:, 0], scores, rtol=1e-3)
 
 
 def test_calibrated_intervals_stay_adaptive():

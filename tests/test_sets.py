@@ -139,3 +139,65 @@ def test_held_out_rows_that_cannot_be_used_are_refused():
         est.fit(X, LABELS, X_val=X, y_val=LABELS).predict_set(X_NEW, 0.99)
     with pytest.raises(ValueError, match="between 0 and 1"):
         est.predict_set(X_NEW, 90)
+
+
+RARE = 0.03
+
+
+def imbalanced(n_rows, seed):
+    """Return rows of two classes that overlap; one of them is rare."""
+    rng = np.random.default_rng(seed)
+    y = (rng.random(n_rows) < RARE).astype(int)
+    return rng.normal(size=(n_rows, 2)) + 1.5 * y[:, None], y
+
+
+def test_sets_of_each_class_cover_what_they_promise():
+    """Rare labels are in their sets as often as others; on average over all rows they are not."""
+    n_runs, n_val, n_new, coverage = 100, 1000, 1000, 0.9
+    rows, y = imbalanced(1000, seed=0)
+    net = LogisticRegression().fit(rows, y)
+    est = ReferenceClassifier(net)
+    hits = {False: [], True: []}
+    for seed in range(1, n_runs + 1):
+        new, labels = imbalanced(n_val + n_new, seed)
+        est.fit(rows, y, X_val=new[:n_val], y_val=labels[:n_val])
+        labels = labels[n_val:]
+        for per_class, found in hits.items():
+            chosen = est.predict_set(new[n_val:], coverage, per_class=per_class)
+            assert chosen.any(axis=1).all()
+            right = chosen[np.arange(n_new), labels]
+            found.append([right[labels == k].mean() for k in (0, 1)])
+    # Independent draws, whatever their coverage: three standard errors of the mean.
+    mean = {per_class: np.mean(found, axis=0) for per_class, found in hits.items()}
+    error = 3 * np.std(hits[True], axis=0) / np.sqrt(n_runs)
+    assert (error < 0.05).all()
+    assert (mean[True] > coverage - error).all()
+    assert mean[False][1] < 0.5
+
+
+def test_classes_with_too_few_held_out_rows_are_named():
+    est = ReferenceClassifier(train(dense(), X, LABELS)).fit(X, WORDS[LABELS])
+    with pytest.raises(ValueError, match="pass X_val and y_val to fit, at least 9 rows of each"):
+        est.predict_set(X_NEW, 0.9, per_class=True)
+    few = np.r_[np.flatnonzero(LABELS != 2), np.flatnonzero(LABELS == 2)[:3]]
+    est.fit(X, WORDS[LABELS], X_val=X[few], y_val=WORDS[LABELS[few]])
+    text = rf"at least 9 rows of X_val of each class, but '{WORDS[2]}' has 3\. Hold out more rows"
+    with pytest.raises(ValueError, match=text):
+        est.predict_set(X_NEW, 0.9, per_class=True)
+    # Three rows are enough for three quarters.
+    assert est.predict_set(X_NEW, 0.75, per_class=True).shape == (len(X_NEW), 3)
+
+
+def test_classes_are_calibrated_by_their_own_rows(tmp_path):
+    net = train(dense(), X, LABELS)
+    est = ReferenceClassifier(net).fit(X, LABELS, X_val=X, y_val=LABELS)
+    share = share_of_tail(est.predict_proba(X))
+    chosen = est.predict_set(X, 0.6, per_class=True)
+    for k in range(3):
+        own = np.sort(share[k == LABELS, k])[::-1]
+        smallest = own[int(np.ceil((len(own) + 1) * 0.6 - 1e-9)) - 1]
+        np.testing.assert_array_equal(chosen[:, k], share[:, k] >= smallest)
+    est.save(tmp_path / "est.npz")
+    again = load(tmp_path / "est.npz", net)
+    np.testing.assert_array_equal(again.predict_set(X, 0.6, per_class=True), chosen)
+    assert not hasattr(est.fit(X, LABELS), "conformal_labels_")

@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn import get_config
 from sklearn.base import clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import StandardScaler
 from sklearn.utils.validation import has_fit_parameter
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
@@ -34,11 +36,16 @@ def default_network(task: str) -> Any:
 
     Returns
     -------
-    estimator
-        An unfitted scikit-learn network.
+    Pipeline
+        An unfitted scikit-learn network, which gets its inputs scaled: columns may be of any unit.
     """
     kind = MLPClassifier if task == "classifier" else MLPRegressor
-    return kind(hidden_layer_sizes=(64, 64), solver="lbfgs", max_iter=500)
+    network = kind(hidden_layer_sizes=(64, 64), solver="lbfgs", max_iter=500)
+    pipeline = Pipeline([("scaler", StandardScaler()), ("network", network)])
+    if get_config()["enable_metadata_routing"]:
+        for _, step in pipeline.steps:
+            step.set_fit_request(sample_weight=True)
+    return pipeline
 
 
 def untrained(estimator: Any) -> Any:

@@ -18,8 +18,9 @@ from .._network.inputs.rows import StoredRows
 from .._network.likelihood import CLASSIFIER_LINKS
 from .._network.reference import ReferenceModel
 from .._posterior.measures import LOSSES
-from ._conformal import check_coverage, conformal_threshold
+from ._conformal import check_coverage, conformal_threshold, rows_needed
 from ._estimator import BaseUncertaintyEstimator
+from .checks.seen import warn_if_seen
 
 
 class BaseUncertaintyClassifier(ClassifierMixin, BaseUncertaintyEstimator):
@@ -106,6 +107,28 @@ class BaseUncertaintyClassifier(ClassifierMixin, BaseUncertaintyEstimator):
     def _decide(self, outputs: np.ndarray) -> np.ndarray:
         return labels_of(outputs, self.classes_, self._fitted.reference.threshold)
 
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return the mean accuracy on rows, best those that the network was not trained on.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, ...)
+            Rows like those of the training data.
+        y : array-like of shape (n_samples,)
+            Their labels.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights of the rows.
+
+        Returns
+        -------
+        float
+            The accuracy of ``predict(X)``. A `SeenRowsWarning` says if a given network is scored on
+            rows that were passed to ``fit``.
+        """
+        found = super().score(X, y, sample_weight)
+        warn_if_seen(self, X)
+        return found
+
     def predict_proba(self, X: Any, *, return_uncertainty: bool = False) -> Any:
         """Predict the probability of each class.
 
@@ -130,7 +153,7 @@ class BaseUncertaintyClassifier(ClassifierMixin, BaseUncertaintyEstimator):
         results = self._results(X)
         return results.prediction, results.uncertainty
 
-    def predict_set(self, X: Any, coverage: float = 0.9) -> np.ndarray:
+    def predict_set(self, X: Any, coverage: float = 0.9, *, per_class: bool = False) -> np.ndarray:
         """Predict which labels each row may have.
 
         A set holds the most probable labels, as many as it takes, by the average of all plausible
@@ -148,7 +171,12 @@ class BaseUncertaintyClassifier(ClassifierMixin, BaseUncertaintyEstimator):
             Rows like those of the training data.
         coverage : float, default=0.9
             Share of labels that are to be in their sets. A share of c takes at least c / (1 - c)
-            held-out rows.
+            held-out rows; with ``per_class``, of each class.
+        per_class : bool, default=False
+            Whether ``coverage`` is to hold within each class, and not only on average over all
+            rows, where sets of a frequent class may make up for those of a rare one. Each label
+            is then calibrated by the held-out rows that have it (Mondrian conformal prediction).
+            Sets are larger for it.
 
         Returns
         -------
@@ -158,17 +186,45 @@ class BaseUncertaintyClassifier(ClassifierMixin, BaseUncertaintyEstimator):
         """
         coverage = check_coverage(coverage)
         check_is_fitted(self)
-        threshold = None
+        threshold: Any = None
         if hasattr(self, "conformal_scores_"):
-            threshold = conformal_threshold(self.conformal_scores_, coverage)
+            if per_class:
+                threshold = self._threshold_of_each_class(coverage)
+            else:
+                threshold = conformal_threshold(self.conformal_scores_, coverage)
+        elif per_class:
+            raise ValueError(
+                "per_class=True needs held-out rows: pass X_val and y_val to fit, at least "
+                f"{rows_needed(coverage)} rows of each class for coverage={coverage}."
+            )
         share = share_of_tail(self._results(X, predictive=True).predictive)
         if threshold is None:
             return share > 1 - coverage
         return _label_scores(share) <= threshold
 
+    def _threshold_of_each_class(self, coverage: float) -> np.ndarray:
+        """Return what the score of each label does not exceed with a probability of coverage."""
+        needed = rows_needed(coverage)
+        counts = np.bincount(self.conformal_labels_, minlength=len(self.classes_))
+        if (counts < needed).any():
+            rare = np.flatnonzero(counts < needed)
+            named = ", ".join(f"{few(self.classes_[[k]])} has {counts[k]}" for k in rare[:10])
+            raise ValueError(
+                f"coverage={coverage} takes at least {needed} rows of X_val of each class, but "
+                f"{named}{', ...' if len(few) > 10 else ''}. Hold out more rows of these classes, "
+                "ask for a smaller coverage, or pass per_class=False."
+            )
+        scores, labels = self.conformal_scores_, self.conformal_labels_
+        return np.array(
+            [conformal_threshold(scores[labels == k], coverage) for k in range(len(counts))]
+        )
+
     def _conformal_scores(self, predictive: Any, y_val: Any) -> np.ndarray:
         columns = column_of_label(self.classes_, y_val)
-        return _label_scores(share_of_tail(predictive)[np.arange(len(y_val)), columns])
+        scores = _label_scores(share_of_tail(predictive)[np.arange(len(y_val)), columns])
+        # In the order of the scores, which are kept sorted.
+        self.conformal_labels_ = columns[np.argsort(scores)]
+        return scores
 
 
 def share_of_tail(proba: Any) -> np.ndarray:

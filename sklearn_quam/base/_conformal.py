@@ -24,7 +24,38 @@ def check_coverage(coverage: Any) -> float:
     return float(coverage)
 
 
-def conformal_threshold(scores: np.ndarray, coverage: float) -> np.ndarray:
+def noise_and_calibration_rows(n_rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return which held-out rows measure the noise, and which others calibrate.
+
+    A score must be a fixed function of a row when it is calibrated. A noise variance that was
+    measured on the same rows would know them, but not the new ones.
+
+    Parameters
+    ----------
+    n_rows : int
+        Number of held-out rows.
+
+    Returns
+    -------
+    tuple of ndarray
+        Numbers of rows, two halves of all of them, drawn at random: rows may come in an order.
+    """
+    if n_rows < 2:
+        raise ValueError(
+            f"X_val has {n_rows} row(s), but at least 2 are needed: half of them measure the noise "
+            "variance, the others calibrate intervals. Pass more rows, or noise_variance=."
+        )
+    order = np.random.default_rng(0).permutation(n_rows)
+    n_noise = (n_rows + 1) // 2
+    return np.sort(order[:n_noise]), np.sort(order[n_noise:])
+
+
+def rows_needed(coverage: float) -> int:
+    """Return how many held-out rows it takes to promise a coverage."""
+    return math.ceil(coverage / (1 - coverage) - _ROUNDING)
+
+
+def conformal_threshold(scores: np.ndarray, coverage: float, *, which: str = "") -> np.ndarray:
     """Return what the score of a new row does not exceed with a probability of at least coverage.
 
     If it is exchangeable with the rows that have these scores, its rank among them is uniform: so
@@ -36,6 +67,8 @@ def conformal_threshold(scores: np.ndarray, coverage: float) -> np.ndarray:
         Scores of held-out rows, sorted along the first axis.
     coverage : float
         The probability, between 0 and 1.
+    which : str, default=""
+        What tells these rows from others of X_val, for the error message.
 
     Returns
     -------
@@ -44,9 +77,9 @@ def conformal_threshold(scores: np.ndarray, coverage: float) -> np.ndarray:
     """
     rank = math.ceil((len(scores) + 1) * coverage - _ROUNDING)
     if rank > len(scores):
-        needed = math.ceil(coverage / (1 - coverage) - _ROUNDING)
         raise ValueError(
             f"coverage={coverage} cannot be promised by the {len(scores)} row(s) of X_val that "
-            f"fit has got: it takes at least {needed}. Pass more, or ask for a smaller coverage."
+            f"fit has got{which}: it takes at least {rows_needed(coverage)}. Pass more, or ask for "
+            "a smaller coverage."
         )
     return scores[rank - 1]

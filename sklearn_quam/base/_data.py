@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -12,12 +13,43 @@ from sklearn.utils.validation import _check_sample_weight, column_or_1d, validat
 
 from .._messages import cut, is_about_numbers, shown
 from .._network.adapters import is_torch, split_pipeline
+from .._network.cut.remembered import RememberedRows
 from .._network.inputs.layouts import from_tensor, refuse_masked
 from .._network.inputs.rows import Source, StoredRows
 from .._network.inputs.sources import StoredDataset, open_source
 from .._network.inputs.transformed import as_dense, transformed
-from .._network.reference import ReferenceModel
+from .._network.predictions import Prediction
+from .._network.reference import ReferenceModel, TrainingSet
 from .checks.refused import refuse_single_row
+
+
+@dataclass(frozen=True)
+class FitData:
+    """What a method gets to see when it is fitted.
+
+    Parameters
+    ----------
+    reference : ReferenceModel
+        The given network, or the one that was just trained.
+    training : TrainingSet
+        Its training data, as it takes them.
+    original : Prediction
+        What it predicts for them.
+    seed : int
+        Seeds whatever the method draws.
+    remembered : RememberedRows or None
+        Where values at a cut of the network may be kept.
+    passed : dict
+        Arguments of ``fit``: ``X``, ``X_val``, ``y_val`` and ``fit_params`` as the user passed
+        them; ``X_checked``, ``y_checked`` and ``sample_weight`` after validation.
+    """
+
+    reference: ReferenceModel
+    training: TrainingSet
+    original: Prediction
+    seed: int
+    remembered: RememberedRows | None
+    passed: dict[str, Any]
 
 
 def check_training_data(
@@ -50,7 +82,7 @@ def check_training_data(
     y = from_tensor(y)
     regression = method._task == "regressor"
     any_ndim = is_torch(estimator)
-    if source is None and transformers is None:
+    if source is None and (method._scales_inputs or transformers is None):
         X = X if any_ndim else as_dense(X)
         X, y = validated(
             method, X, y, allow_nd=any_ndim, multi_output=regression, y_numeric=regression
@@ -94,7 +126,7 @@ def check_rows(method: Any, X: Any, reference: ReferenceModel) -> StoredRows:
     X, source = from_tensor(X), open_source(X, len(reference.input_dtypes))
     if source is not None:
         _check_source(method, source, reset=False, any_ndim=reference.any_ndim)
-    elif reference.transformers is None:
+    elif method._scales_inputs or reference.transformers is None:
         X = X if reference.any_ndim else as_dense(X)
         X = validated(method, X, reset=False, allow_nd=reference.any_ndim)
     else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from numbers import Integral
 from typing import Any, ClassVar
 
@@ -21,7 +21,6 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from .._network.adapters import Network, check_kind, is_pretrained, split_pipeline
-from .._network.cut.remembered import RememberedRows
 from .._network.inputs.rows import StoredRows
 from .._network.inputs.transformed import transformed
 from .._network.limits import (
@@ -40,47 +39,28 @@ from .._posterior.known import known_range
 from .._posterior.progress import Progress
 from .._posterior.results import Answers, Diagnostics, RowResults
 from .._typing import Device, RandomState
-from ._data import check_rows, check_training_data, check_weight
+from ._data import FitData, check_rows, check_training_data, check_weight
 from ._saving import Saved, identity
 from ._wrapping import WrapsNetwork, changed_parameters, parameters_now
 from .checks.agreement import check_agreement
-from .checks.refused import refuse_multiprocessing, refuse_options, refuse_targets
+from .checks.refused import (
+    refuse_infinite_loss,
+    refuse_multiprocessing,
+    refuse_options,
+    refuse_targets,
+)
+from .checks.seen import passed_rows
 from .checks.warned import warn_about_failed_rows, warn_about_fit, warn_about_lost_rows
-
-
-@dataclass(frozen=True)
-class FitData:
-    """What a method gets to see when it is fitted.
-
-    Parameters
-    ----------
-    reference : ReferenceModel
-        The given network, or the one that was just trained.
-    training : TrainingSet
-        Its training data, as it takes them.
-    original : Prediction
-        What it predicts for them.
-    seed : int
-        Seeds whatever the method draws.
-    remembered : RememberedRows or None
-        Where values at a cut of the network may be kept.
-    passed : dict
-        Arguments of ``fit``: ``X``, ``X_val``, ``y_val`` and ``fit_params`` as the user passed
-        them; ``X_checked``, ``y_checked`` and ``sample_weight`` after validation.
-    """
-
-    reference: ReferenceModel
-    training: TrainingSet
-    original: Prediction
-    seed: int
-    remembered: RememberedRows | None
-    passed: dict[str, Any]
 
 
 class NetworkEstimator(WrapsNetwork):
     """Reads a network and its data; shared by methods and detectors, not to be used itself."""
 
     _task: ClassVar[str]
+    # Members of an ensemble leave it to the ensemble to say what is odd, and to calibrate.
+    _is_member = False
+    # Whether transformers are those of the default network: rows are checked as without them.
+    _scales_inputs = False
     # Constructor arguments that say how to answer, so that they may be changed at any time. All
     # others say what is fitted.
     _live_parameters: ClassVar[tuple[str, ...]] = ()
@@ -102,19 +82,21 @@ class NetworkEstimator(WrapsNetwork):
     def _given(self, X: Any, y: Any, sample_weight: Any, fit_params: dict, **more: Any) -> FitData:
         """Validate, train if need be, and return the network with its training data."""
         # What was fitted before must not answer for what fails now.
-        for name in ("_fitted", "conformal_scores_"):
+        for name in ("_fitted", "conformal_scores_", "conformal_labels_"):
             self.__dict__.pop(name, None)
         passed = {"X": X, **more}
         refuse_targets(y, self._task)
         estimator = self._wrapped()
         # Before X is checked, which may be meant for what is inside of a wrapper.
         check_kind(split_pipeline(estimator)[1], self._task)
+        if not self._is_member:
+            self._scales_inputs = estimator is not self.estimator and not is_pretrained(estimator)
         X, y, source = check_training_data(self, X, y, estimator)
         seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
         if sample_weight is not None:
             sample_weight = check_weight(sample_weight, y)
         routed = self._route(estimator, sample_weight, fit_params)
-        classes = None
+        self._passed_rows, classes = passed_rows(self, estimator), None
         if not is_pretrained(estimator):
             # Only a random_state that was asked for may steer the user's estimator.
             own_seed = None if self.random_state is None else seed
@@ -134,6 +116,8 @@ class NetworkEstimator(WrapsNetwork):
         if classes is not None:
             network = replace(network, classes=classes, labels_are_indices=False)
         inputs = reference.inputs(rows)
+        if self._passed_rows is not None and not self._is_member:
+            self._passed_rows.note(inputs)
         target = self._encode_target(y, network, n_outputs, reference).to(reference.device)
         weight = None
         if sample_weight is not None:
@@ -144,7 +128,8 @@ class NetworkEstimator(WrapsNetwork):
         original: Any = reference.predict(inputs)
         losses = reference.likelihood.negative_log_likelihood(original, target)
         training = TrainingSet(inputs, (), target, weight, losses)
-        self._note_reference_loss(training)
+        self.reference_loss_ = float(training.weighted(losses, slice(None)).mean())
+        refuse_infinite_loss(self.reference_loss_)
         passed |= {"X_checked": X, "y_checked": y, "fit_params": fit_params}
         passed["sample_weight"] = sample_weight
         remembered = getattr(self, "_remembered", None)
@@ -170,14 +155,6 @@ class NetworkEstimator(WrapsNetwork):
     ) -> ReferenceModel:
         """Return the network with what only the training data can tell about it."""
         return reference
-
-    def _note_reference_loss(self, training: TrainingSet) -> None:
-        self.reference_loss_ = float(training.weighted(training.losses, slice(None)).mean())
-        if not np.isfinite(self.reference_loss_):
-            raise ValueError(
-                f"The network's loss on the training data is {self.reference_loss_}. Check its "
-                "weights, and whether X is scaled and y encoded as they were for training."
-            )
 
     # -- predicting ------------------------------------------------------------------------
 
@@ -212,15 +189,14 @@ class NetworkEstimator(WrapsNetwork):
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(super().__getstate__())
-        state.pop("_remembered", None)
+        for name in ("_remembered", "_families", "_passed_rows"):
+            state.pop(name, None)
         return state
 
 
 class BaseUncertaintyEstimator(Saved, NetworkEstimator):
     """Shared by classifiers and regressors; not to be used itself."""
 
-    # Members of an ensemble leave it to the ensemble to say what is odd, and to calibrate.
-    _is_member = False
     # Whether n_jobs spreads the rows that are to be predicted.
     _rows_in_parallel: ClassVar[bool] = False
     # Whether the method takes more than the given network: others, or further training of it.

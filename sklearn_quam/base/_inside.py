@@ -13,6 +13,7 @@ from .._messages import cut, shown
 from .._network.adapters import column_of_label, split_pipeline
 from .._network.inputs.layouts import from_tensor
 from .._posterior.results import Uncertainty
+from .checks.seen import warn_if_seen
 
 # What `validate_params` allows as a part of the uncertainty.
 COMPONENT = [StrOptions(set(Uncertainty._fields))]
@@ -61,9 +62,19 @@ def method_and_rows(
     return method, X
 
 
-def doubt_of(estimator: Any, X: Any, component: str) -> np.ndarray:
+def scored_method_and_rows(
+    estimator: Any, X: Any, needs: str | tuple[str, ...] = "predict_uncertainty"
+) -> tuple[Any, Any]:
+    """Return the fitted method, and rows that it is scored on, with a warning if it knows them."""
+    method, rows = method_and_rows(estimator, X, needs)
+    warn_if_seen(method, rows)
+    return method, rows
+
+
+def doubt_of(estimator: Any, X: Any, component: str, *, scored: bool = False) -> np.ndarray:
     """Return how doubtful rows are: a part of their uncertainty, or minus a detector's score."""
-    method, rows = method_and_rows(estimator, X, METHOD_OR_DETECTOR)
+    find = scored_method_and_rows if scored else method_and_rows
+    method, rows = find(estimator, X, METHOD_OR_DETECTOR)
     if hasattr(method, "predict_uncertainty"):
         return finite(getattr(method.predict_uncertainty(rows), component))
     return finite(-method.score_samples(rows))

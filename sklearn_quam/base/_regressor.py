@@ -18,14 +18,16 @@ from torch import Tensor
 from .._network.adapters import Network
 from .._network.inputs.layouts import from_tensor, refuse_masked
 from .._network.inputs.rows import StoredRows
+from .._network.inputs.sources import SomeRows, some_rows
 from .._network.likelihood import REGRESSOR_LINKS, GaussianLikelihood
 from .._network.predictions import Gaussian
 from .._network.reference import ReferenceModel
 from .._posterior.measures import mixture_quantiles, mixture_scores
 from .._posterior.results import Answers
 from .._typing import NoiseVariance
-from ._conformal import check_coverage, conformal_threshold
+from ._conformal import check_coverage, conformal_threshold, noise_and_calibration_rows
 from ._estimator import BaseUncertaintyEstimator
+from .checks.seen import warn_if_seen
 
 
 class BaseUncertaintyRegressor(RegressorMixin, BaseUncertaintyEstimator):
@@ -68,9 +70,10 @@ class BaseUncertaintyRegressor(RegressorMixin, BaseUncertaintyEstimator):
             rows out, do not pass them.
         X_val : array-like of shape (n_val, ...), default=None
             Held-out rows, which the network was not trained on. They calibrate
-            ``predict_interval``, and networks that predict the mean only have their noise variance
-            measured on them; None measures it on the training data, where an overfitted network
-            hides it.
+            ``predict_interval``. For networks that predict the mean only, half of them, drawn at
+            random, measure the noise variance, and the other half calibrates; all of them
+            calibrate if ``noise_variance`` is given. None measures the noise on the training data,
+            where an overfitted network hides it.
         y_val : array-like of shape (n_val,) or (n_val, n_outputs), default=None
             Their targets.
         **fit_params : dict
@@ -137,8 +140,11 @@ class BaseUncertaintyRegressor(RegressorMixin, BaseUncertaintyEstimator):
             noise = _residual_variance(reference, inputs, target, weight)
         else:
             rows = self._check_rows(X_val, reference)
-            held_out = torch.tensor(y_val).to(target)
-            noise = _residual_variance(reference, rows, held_out, None)
+            if len(rows) != len(y_val):
+                raise ValueError(f"X_val has {len(rows)} rows, but y_val has {len(y_val)}.")
+            part, _ = noise_and_calibration_rows(len(rows))
+            some = replace(rows, source=SomeRows(rows.source, part))
+            noise = _residual_variance(reference, some, torch.tensor(y_val[part]).to(target))
         self.noise_variance_ = np.array(noise, dtype=float)
         tensor = torch.as_tensor(self.noise_variance_).to(target)
         likelihood = GaussianLikelihood("mean", tensor, reference.likelihood.output)
@@ -178,6 +184,28 @@ class BaseUncertaintyRegressor(RegressorMixin, BaseUncertaintyEstimator):
         results = self._results(X)
         return Answers(map(self._decide, (results.prediction, np.sqrt(results.variance))))
 
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return R^2 on rows, best those that the network was not trained on.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, ...)
+            Rows like those of the training data.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Their values.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights of the rows.
+
+        Returns
+        -------
+        float
+            The R^2 of ``predict(X)``. A `SeenRowsWarning` says if a given network is scored on rows
+            that were passed to ``fit``.
+        """
+        found = super().score(X, y, sample_weight)
+        warn_if_seen(self, X)
+        return found
+
     def predict_interval(self, X: Any, coverage: float = 0.9) -> np.ndarray:
         """Predict between which values the target of each row lies.
 
@@ -195,7 +223,8 @@ class BaseUncertaintyRegressor(RegressorMixin, BaseUncertaintyEstimator):
             Rows like those of the training data.
         coverage : float, default=0.9
             Share of targets that are to lie in their intervals; of each output by itself, if there
-            are several. A share of c takes at least c / (1 - c) held-out rows.
+            are several. A share of c takes at least c / (1 - c) held-out rows that calibrate;
+            where half of ``X_val`` measures the noise, twice as many.
 
         Returns
         -------
@@ -206,12 +235,24 @@ class BaseUncertaintyRegressor(RegressorMixin, BaseUncertaintyEstimator):
         coverage = check_coverage(coverage)
         check_is_fitted(self)
         if hasattr(self, "conformal_scores_"):
-            score = conformal_threshold(self.conformal_scores_, coverage)
+            measured = self._measures_noise(self._fitted.reference)
+            which = " and that do not measure the noise" if measured else ""
+            score = conformal_threshold(self.conformal_scores_, coverage, which=which)
         else:
             score = np.full(self.n_outputs_, -ndtri((1 - coverage) / 2))
         mixture: Any = self._results(X, predictive=True).predictive
         ends = np.stack([mixture_quantiles(mixture, side * score) for side in (-1, 1)], axis=-1)
         return self._decide(ends)
+
+    def _measures_noise(self, reference: ReferenceModel) -> bool:
+        """Tell whether the noise variance is measured, and neither given nor predicted."""
+        return reference.likelihood.link == "mean" and self.noise_variance is None
+
+    def _calibrate(self, X_val: Any, y_val: Any) -> None:
+        if self._measures_noise(self._fitted.reference):
+            _, part = noise_and_calibration_rows(len(y_val))
+            X_val, y_val = some_rows(X_val, part), y_val[part]
+        super()._calibrate(X_val, y_val)
 
     def _conformal_scores(self, predictive: Any, y_val: Any) -> np.ndarray:
         return np.abs(mixture_scores(predictive, y_val.reshape(len(y_val), -1)))
@@ -224,11 +265,9 @@ class BaseUncertaintyRegressor(RegressorMixin, BaseUncertaintyEstimator):
 
 
 def _residual_variance(
-    reference: ReferenceModel, inputs: StoredRows, target: Tensor, weight: Tensor | None
+    reference: ReferenceModel, inputs: StoredRows, target: Tensor, weight: Tensor | None = None
 ) -> np.ndarray:
     """Return the mean squared residual of each output."""
-    if len(inputs) != len(target):
-        raise ValueError(f"X_val has {len(inputs)} rows, but y_val has {len(target)}.")
     prediction = reference.predict(inputs)
     assert isinstance(prediction, Gaussian)
     squares = (prediction.mean - target).cpu().double() ** 2

@@ -16,6 +16,7 @@ from .._messages import ShortMessages, shown
 from .._network.adapters import is_pretrained, is_torch, split_pipeline
 from .._network.cut.remembered import RememberedRows
 from .._network.training import sample_weight_argument
+from .checks.seen import Families
 
 # What scikit-learn's clone carries over besides the constructor's arguments.
 _CLONED_ATTRIBUTES = ("_metadata_request", "_sklearn_output_config", "_skl_callbacks")
@@ -48,6 +49,8 @@ class WrapsNetwork(ShortMessages, BaseEstimator):
                 setattr(duplicate, name, getattr(self, name))
         # The candidates of a search share what the frozen part of their network has computed.
         duplicate._remembered = self.__dict__.setdefault("_remembered", RememberedRows())
+        # And what was passed to fit as the training data of a given network.
+        duplicate._families = self.__dict__.setdefault("_families", Families())
         return duplicate
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
@@ -114,6 +117,10 @@ class WrapsNetwork(ShortMessages, BaseEstimator):
             ).estimator.fit
         if sample_weight is None:
             return fit_params
+        if self.estimator is None:
+            # Rows that do not count are not to scale the inputs, either.
+            weights = {f"{name}__sample_weight": sample_weight for name, _ in estimator.steps}
+            return {**fit_params, **weights}
         return {**fit_params, sample_weight_argument(estimator): sample_weight}
 
     def get_metadata_routing(self) -> MetadataRouter:

@@ -19,7 +19,8 @@ from .._network.training import train, untrained
 from .._posterior.accumulate import Posterior
 from .._posterior.fitted import AnyModels, FittedMethod, Question
 from .._posterior.progress import tracked
-from ..base._estimator import BaseUncertaintyEstimator, FitData
+from ..base._data import FitData
+from ..base._estimator import BaseUncertaintyEstimator
 from ..base._regressor import BaseUncertaintyRegressor
 from ..base._wrapping import N_JOBS
 
@@ -116,7 +117,8 @@ class Ensemble(BaseUncertaintyEstimator):
     def _fit_models(self, fit: FitData) -> Any:
         passed = fit.passed
         self.estimators_ = self._all_networks(fit)
-        data = {"X": passed["X"], "y": passed["y_checked"]}
+        X = passed["X_checked" if self._scales_inputs else "X"]
+        data = {"X": X, "y": passed["y_checked"]}
         data |= {
             name: passed[name] for name in ("sample_weight", "X_val", "y_val") if name in passed
         }
@@ -125,6 +127,7 @@ class Ensemble(BaseUncertaintyEstimator):
         for number, net in enumerate(self.estimators_):
             member = self._member_type(net, random_state=fit.seed + number, **arguments)
             member._is_member = True
+            member._scales_inputs = self._scales_inputs
             member.fit(**data)
             self._check_member(member)
             methods.append(member._fitted)

@@ -27,7 +27,7 @@ from .._network.limits import Limits, batches, computing, in_units, rows_at_once
 from .._network.predictions import Categorical, Prediction
 from .._posterior.accumulate import CategoricalPosterior, Posterior, make_posterior
 from .._posterior.fitted import FittedMethod, Question
-from ..base._estimator import FitData
+from ..base._data import FitData
 from ..base._weights import WeightChanging
 from ..base.checks.warned import refuse_lost_rows
 

@@ -61,6 +61,8 @@ class DeepEnsembleClassifier(Ensemble, BaseUncertaintyClassifier):
     conformal_scores_ : ndarray of shape (n_val, ...)
         How far off the targets of held-out rows are, by what was predicted for them: sorted. Only
         if ``X_val`` was passed to ``fit``.
+    conformal_labels_ : ndarray of shape (n_val,)
+        Columns of the labels of these rows, in the same order.
     estimator_ : estimator or torch.nn.Module
         The fitted network.
     estimators_ : list
@@ -154,7 +156,7 @@ class DeepEnsembleRegressor(RegressionEnsemble):
         Entropies in nats, or variances in squared units of the target.
     noise_variance : float or array-like of shape (n_outputs,), default=None
         Variance around the mean, for networks that predict the mean only. None measures it by the
-        residuals of the training data, or of ``X_val`` if that is passed to ``fit``.
+        residuals of the training data, or of half of ``X_val`` if ``fit`` gets that.
     link : {"mean", "mean_variance", "mean_log_variance"}, default=None
         What the network returns; two parts are a tuple, or the two halves of the columns. None
         takes it from a skorch net's criterion, such as ``MSELoss`` for the mean; of other modules

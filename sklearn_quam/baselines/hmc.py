@@ -18,7 +18,7 @@ from .._posterior.progress import tracked
 from .._posterior.results import ChainDiagnostics
 from .._typing import Device, MemoryLimit, NoiseVariance, Parameters, RandomState
 from ..base._classifier import BaseUncertaintyClassifier
-from ..base._estimator import FitData
+from ..base._data import FitData
 from ..base._regressor import BaseUncertaintyRegressor
 from ._sampling.chains import ChainSamples, warn_about_r_hat
 from ._sampling.hamiltonian import HMCState, Potential, StepSize, first_step_size, init, update
@@ -204,6 +204,8 @@ class HMCClassifier(_HamiltonianMonteCarlo, BaseUncertaintyClassifier):
     conformal_scores_ : ndarray of shape (n_val, ...)
         How far off the targets of held-out rows are, by what was predicted for them: sorted. Only
         if ``X_val`` was passed to ``fit``.
+    conformal_labels_ : ndarray of shape (n_val,)
+        Columns of the labels of these rows, in the same order.
     estimator_ : estimator or torch.nn.Module
         The fitted network.
     parameter_names_ : list of str
@@ -331,7 +333,7 @@ class HMCRegressor(_HamiltonianMonteCarlo, BaseUncertaintyRegressor):
         Entropies in nats, or variances in squared units of the target.
     noise_variance : float or array-like of shape (n_outputs,), default=None
         Variance around the mean, for networks that predict the mean only. None measures it by the
-        residuals of the training data, or of ``X_val`` if that is passed to ``fit``.
+        residuals of the training data, or of half of ``X_val`` if ``fit`` gets that.
     link : {"mean", "mean_variance", "mean_log_variance"}, default=None
         What the network returns; two parts are a tuple, or the two halves of the columns. None
         takes it from a skorch net's criterion, such as ``MSELoss`` for the mean; of other modules

@@ -14,7 +14,7 @@ from .._posterior.accumulate import Posterior
 from .._posterior.fitted import FittedMethod, Question
 from .._typing import Device, NoiseVariance, RandomState
 from ..base._classifier import BaseUncertaintyClassifier
-from ..base._estimator import FitData
+from ..base._data import FitData
 from ..base._regressor import BaseUncertaintyRegressor
 
 
@@ -60,7 +60,7 @@ class ReferenceClassifier(_OnlyTheGivenModel, BaseUncertaintyClassifier):
         A fitted skorch net, a trained module, a fitted scikit-learn ``MLPClassifier`` or
         ``LogisticRegression``, or a pipeline that ends in one of these: taken as it is, never
         retrained and never changed. An unfitted one is cloned and trained by ``fit``. None
-        trains a small network.
+        trains a small network on scaled inputs.
     link : {"logits", "log_probabilities", "probabilities", "binary_logit"}, default=None
         What the network returns: scores, logarithms of probabilities, probabilities, or the one
         score of the second of two classes. None takes it from a skorch net's criterion, and means
@@ -86,6 +86,8 @@ class ReferenceClassifier(_OnlyTheGivenModel, BaseUncertaintyClassifier):
     conformal_scores_ : ndarray of shape (n_val, ...)
         How far off the targets of held-out rows are, by what was predicted for them: sorted. Only
         if ``X_val`` was passed to ``fit``.
+    conformal_labels_ : ndarray of shape (n_val,)
+        Columns of the labels of these rows, in the same order.
     estimator_ : estimator or torch.nn.Module
         The fitted network.
     reference_loss_ : float
@@ -141,7 +143,7 @@ class ReferenceRegressor(_OnlyTheGivenModel, BaseUncertaintyRegressor):
         A fitted skorch net, a trained module, a fitted scikit-learn ``MLPRegressor``, ``Ridge`` or
         ``LinearRegression``, or a pipeline that ends in one of these: taken as it is, never
         retrained and never changed. An unfitted one is cloned and trained by ``fit``. None
-        trains a small network.
+        trains a small network on scaled inputs.
     link : {"mean", "mean_variance", "mean_log_variance"}, default=None
         What the network returns; two parts are a tuple, or the two halves of the columns. None
         takes it from a skorch net's criterion, such as ``MSELoss`` for the mean; of other modules
@@ -155,7 +157,7 @@ class ReferenceRegressor(_OnlyTheGivenModel, BaseUncertaintyRegressor):
         Entropies in nats, or variances in squared units of the target.
     noise_variance : float or array-like of shape (n_outputs,), default=None
         Variance around the mean, for networks that predict the mean only. None measures it by the
-        residuals of the training data, or of ``X_val`` if that is passed to ``fit``.
+        residuals of the training data, or of half of ``X_val`` if ``fit`` gets that.
     device : str or torch.device, default=None
         Where to run; None stays where the network is.
     random_state : int, RandomState instance or None, default=None

@@ -5,7 +5,8 @@ pipeline that ends in one, or a ``GridSearchCV`` over either.
 
 A network that was passed fitted is not trained for each fold: scored on rows that it was trained
 on, it looks too good. Train it without some rows and score only these, with
-``cv=PredefinedSplit(...)``; or pass an unfitted estimator, which is trained for each fold.
+``cv=PredefinedSplit(...)``; or pass an unfitted estimator, which is trained for each fold. A
+``SeenRowsWarning`` says if most rows that are scored were passed to ``fit``.
 """
 
 from ._comparison import compare_uncertainty

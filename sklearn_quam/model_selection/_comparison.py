@@ -32,6 +32,7 @@ from ..base._inside import (
     log_probabilities,
     method_and_rows,
     opened,
+    scored_method_and_rows,
     squared_errors,
 )
 from ..base.checks.warned import warn
@@ -91,7 +92,7 @@ class _Comparison:
                 start = time.perf_counter()
                 estimator = clone(estimator).fit(X_train, y_train)
                 row["fit_seconds"] = time.perf_counter() - start
-            answers = self._ask(estimator, X_test, component)
+            answers = self._ask(estimator, X_test, component, scored=True)
         except _METHOD_ERRORS as error:
             self._raise_unless_asked(error, name)
             row |= {"error": _reason(error), "failed": True}
@@ -118,9 +119,10 @@ class _Comparison:
             )
             raise error
 
-    def _ask(self, estimator: Any, X: Any, component: str) -> _Answers:
+    def _ask(self, estimator: Any, X: Any, component: str, *, scored: bool = False) -> _Answers:
+        find = scored_method_and_rows if scored else method_and_rows
+        method, rows = find(estimator, X, METHOD_OR_DETECTOR)
         start = time.perf_counter()
-        method, rows = method_and_rows(estimator, X, METHOD_OR_DETECTOR)
         if _task_of(method) not in (None, "classifier" if self.classification else "regressor"):
             raise TypeError("Classifiers and regressors cannot be compared with each other.")
         if hasattr(method, "predict_uncertainty"):

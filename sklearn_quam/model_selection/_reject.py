@@ -26,7 +26,8 @@ from .._network.inputs.layouts import from_tensor
 from .._network.inputs.sources import count_rows, some_rows
 from .._posterior.results import Uncertainty
 from .._typing import RandomState
-from ..base._inside import finite, opened
+from ..base._inside import finite, opened, scored_method_and_rows
+from ..base.checks.seen import warn_about_held_out_rows
 from ..exceptions import warn
 from ._thresholds import conformal_quantile, rows_for_risk, threshold_for_risk
 
@@ -61,7 +62,8 @@ class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin,
         after which the estimator is fitted to all rows; or, with "prefit", all rows that are passed
         to `fit`, to which the estimator, fitted already, has not been fitted.
         **A given network has seen what it was trained on**, whatever is held out here: pass rows of
-        its own to `fit`, with "prefit", or let the estimator train its network.
+        its own to `fit`, with "prefit", or let the estimator train its network. A `SeenRowsWarning`
+        says so.
     reject_label : object, default=None
         What `predict` returns for rows that are rejected; None means "reject" where labels are
         text, else -1, or a lower number where -1 is a class.
@@ -185,6 +187,7 @@ class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin,
             doubt, right = np.empty(0), np.empty(0, dtype=bool)
         elif isinstance(self.cv, Real) and not isinstance(self.cv, Integral):
             split = StratifiedShuffleSplit(1, test_size=self.cv, random_state=self.random_state)
+            warn_about_held_out_rows(opened(self.estimator)[1])
             ((fit, held_out),) = self._splits(split, X, y)
             self._fit_both(*_some(X, y, fit), **fit_params)
             doubt, right = self._judge(*_some(X, y, held_out))
@@ -221,6 +224,7 @@ class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin,
 
     def _judge(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return how doubtful rows are, and for which of them the answer is right."""
+        scored_method_and_rows(self.estimator_, X)
         answer, doubt = self._answers(X)
         return doubt, np.asarray(answer) == np.asarray(y)
 

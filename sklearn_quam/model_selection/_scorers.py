@@ -21,7 +21,7 @@ from ..base._inside import (
     correct,
     doubt_of,
     log_probabilities,
-    method_and_rows,
+    scored_method_and_rows,
     squared_errors,
 )
 from ..base.checks.warned import warn_once
@@ -40,7 +40,7 @@ class _OODScorer:
     metric: str | Callable[..., float]
 
     def __call__(self, estimator: Any, X: Any, y: Any = None) -> float:  # noqa: ARG002
-        known = doubt_of(estimator, X, self.component)
+        known = doubt_of(estimator, X, self.component, scored=True)
         strange = doubt_of(estimator, self.X_ood, self.component)
         is_ood = np.repeat([0, 1], [len(known), len(strange)])
         metric = self.metric if callable(self.metric) else DETECTION_SCORERS[self.metric].score
@@ -120,7 +120,7 @@ def misclassification_scorer(estimator: Any, X: Any, y: Any, *, component: str =
     >>> bool((cross_val_score(est, X, y, scoring=misclassification_scorer, cv=2) > 0.8).all())
     True
     """
-    method, rows = method_and_rows(estimator, X)
+    method, rows = scored_method_and_rows(estimator, X)
     if not is_classifier(method):
         raise TypeError(
             f"misclassification_scorer is for classifiers, which {type(method).__name__} is not; "
@@ -172,7 +172,7 @@ def rejection_scorer(estimator: Any, X: Any, y: Any, *, component: str = "total"
     >>> rejection_scorer(est, X, y) >= est.score(X, y)
     True
     """
-    method, rows = method_and_rows(estimator, X)
+    method, rows = scored_method_and_rows(estimator, X)
     prediction, uncertainty = method.predict(rows, return_uncertainty=True)
     if is_classifier(method):
         return accuracy_rejection_auc(correct(prediction, y), getattr(uncertainty, component))
@@ -209,7 +209,7 @@ def log_score_scorer(estimator: Any, X: Any, y: Any) -> float:
     >>> abs(log_score_scorer(est, X, y) + log_loss(y, est.predict_proba(X))) < 1e-6
     True
     """
-    method, rows = method_and_rows(estimator, X)
+    method, rows = scored_method_and_rows(estimator, X)
     if is_classifier(method):
         log_proba = log_probabilities(y, method.predict_proba(rows), method.classes_)
         return float(log_proba.mean())

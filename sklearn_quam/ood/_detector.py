@@ -38,13 +38,18 @@ from ..base._classifier import labels_of, match_classes
 from ..base._data import validated
 from ..base._saving import Saved
 from ..base._wrapping import parameters_now
+from ..base.checks.seen import may_be_known_by_heart, warn_about_threshold
 from ..base.checks.warned import warn_about_lost_rows
-from ._reading import Reader, Seen, make_reader
+from ._reading import INPUT, Reader, Seen, make_reader
 
 # A row with an input, feature or logit so many times as large as any of the training rows is
 # absurd: several scores grow with the logits, and would call it the most normal one of all.
 _ABSURD = 100.0
 _PROBE_ROWS = 4
+# Parts of the training rows that are left out in turn to set the threshold, and rows that are
+# enough for it.
+_FOLDS = 5
+_ENOUGH_ROWS = 400
 CONTAMINATION = [Interval(Real, 0, 0.5, closed="right")]
 
 Score = Callable[[Seen], np.ndarray]
@@ -65,11 +70,14 @@ class FittedDetector(Generic[AnyScore]):
         Returns how normal each row is, by what was seen of it.
     bounds : ndarray of shape (3,)
         Magnitudes of inputs, features and logits beyond which a row is absurd.
+    known_by_heart : bool, default=False
+        Whether the threshold is set by training rows that the network may know by heart.
     """
 
     reader: Reader
     score: AnyScore
     bounds: np.ndarray
+    known_by_heart: bool = False
 
     @property
     def reference(self) -> ReferenceModel:
@@ -82,8 +90,7 @@ class FittedDetector(Generic[AnyScore]):
         sane: np.ndarray = np.all(seen.largest <= self.bounds, axis=1)
         scores = np.full(len(inputs), -np.inf)
         if sane.any():
-            some = Seen(*(part[sane] for part in (seen.logits, seen.features, seen.largest)))
-            found = self.score(some)
+            found = self.score(seen[sane])
             scores[sane] = np.where(np.isnan(found), -np.inf, found)
         return scores
 
@@ -174,9 +181,35 @@ class BaseDetector(Saved, Thresholded, NetworkEstimator):
         -------
         callable
             A frozen object that can be pickled; takes what was seen of rows and returns their
-            scores. Where it has ``of_training_rows``, that scores the training rows themselves.
+            scores.
         """
         raise NotImplementedError
+
+    def _score_left_out(
+        self,
+        score: Score,
+        seen: Seen,
+        target: np.ndarray,  # noqa: ARG002
+        reader: Reader,  # noqa: ARG002
+    ) -> np.ndarray:
+        """Return scores of training rows, each by what is learnt from the others.
+
+        Detectors that learn from training rows fill this in: a row looks more normal to what was
+        learnt from the row itself than a new one would.
+
+        Parameters
+        ----------
+        score : callable
+            What `_learn` returned.
+        seen, target, reader : object
+            What it was given.
+
+        Returns
+        -------
+        ndarray of shape (n_scored,)
+            Scores of the training rows, or of some of them.
+        """
+        return score(seen)
 
     @_fit_context(prefer_skip_nested_validation=False)
     def fit(self, X: Any, y: Any = None, *, X_val: Any = None, **fit_params: Any) -> Any:
@@ -190,8 +223,9 @@ class BaseDetector(Saved, Thresholded, NetworkEstimator):
             Labels of any kind. None takes what a given network predicts for X.
         X_val : array-like of shape (n_val, ...), default=None
             Known rows that the network was not trained on, to set the threshold of `predict`
-            by. None takes X, which the network knows better than new rows: more than a share of
-            ``contamination`` of these is then flagged.
+            by. None takes X: each row is scored by what is learnt from others, but the network
+            itself knows it. More than a share of ``contamination`` of new rows is flagged where
+            the network has overfitted.
         **fit_params : dict
             Further arguments for the ``fit`` of the wrapped estimator, if that is trained.
 
@@ -212,10 +246,11 @@ class BaseDetector(Saved, Thresholded, NetworkEstimator):
             score = self._learn(seen, target, reader)
             largest = seen.largest.max(axis=0)
             bounds = _ABSURD * np.where(largest > 0, largest, np.inf)
-            self._fitted = FittedDetector(reader, score, bounds)
+            known_by_heart = X_val is None and layer != INPUT and may_be_known_by_heart(inputs)
+            self._fitted = FittedDetector(reader, score, bounds, known_by_heart)
             self._fitted_parameters = parameters_now(self)
             if X_val is None:
-                known = getattr(score, "of_training_rows", score)(seen)
+                known = self._score_left_out(score, seen, target, reader)
             else:
                 known = self._fitted(self._check_rows(X_val, data.reference))
         self.offset_ = threshold(known, self.contamination)
@@ -278,6 +313,24 @@ class BaseDetector(Saved, Thresholded, NetworkEstimator):
         warn_about_lost_rows(np.isneginf(scores), "Their score is minus infinity.")
         return scores
 
+    def predict(self, X: Any) -> np.ndarray:
+        """Tell outliers from normal rows.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, ...)
+            Rows like those of the training data.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            -1 for outliers, 1 for others.
+        """
+        found = super().predict(X)
+        if self._fitted.known_by_heart:
+            warn_about_threshold(self.contamination)
+        return found
+
     def _network_prediction(self, X: Any) -> np.ndarray:
         """Return the probabilities that the network predicts."""
         reference = self._fitted.reference
@@ -290,6 +343,41 @@ class BaseDetector(Saved, Thresholded, NetworkEstimator):
         tags = super().__sklearn_tags__()
         tags.target_tags.required = not is_pretrained(self.estimator)
         return tags
+
+
+def cross_fitted(
+    learn: Callable[[Seen, np.ndarray], Score], seen: Seen, target: np.ndarray
+) -> np.ndarray:
+    """Return scores of training rows by what is learnt from other training rows.
+
+    Parameters
+    ----------
+    learn : callable
+        Returns what scores rows, by what was seen of some rows and their classes.
+    seen : Seen
+        What the network shows of the training rows.
+    target : ndarray of shape (n_rows,)
+        Their classes, which are spread evenly over the folds.
+
+    Returns
+    -------
+    ndarray of shape (n_scored,)
+        Scores of the rows of as many folds as it takes for a threshold. Of very few rows none is
+        left out.
+    """
+    n_rows = len(target)
+    if n_rows < 2 * _FOLDS:
+        return learn(seen, target)(seen)
+    fold = np.empty(n_rows, int)
+    shuffled = np.random.default_rng(0).permutation(n_rows)
+    fold[np.lexsort((shuffled, target))] = np.arange(n_rows) % max(_FOLDS, n_rows // _ENOUGH_ROWS)
+    found: list[np.ndarray] = []
+    for number in range(_FOLDS):
+        out = fold == number
+        found.append(learn(seen[~out], target[~out])(seen[out]))
+        if sum(map(len, found)) >= _ENOUGH_ROWS:
+            break
+    return np.concatenate(found)
 
 
 def threshold(known: np.ndarray, contamination: float) -> float:

@@ -46,6 +46,9 @@ class Seen:
     features: np.ndarray
     largest: np.ndarray
 
+    def __getitem__(self, rows: Any) -> Seen:
+        return Seen(self.logits[rows], self.features[rows], self.largest[rows])
+
 
 @dataclass(frozen=True, eq=False)
 class Head:

@@ -37,7 +37,7 @@ class GradientNormDetector(BaseDetector):
     ----------
     estimator : estimator or torch.nn.Module, default=None
         The network: a fitted one is taken as it is, an unfitted one is trained by `fit`. None
-        trains a small default network.
+        trains a small default network on scaled inputs.
     temperature : float, default=1.0
         What the logits are divided by.
     contamination : float, default=0.05

@@ -12,7 +12,7 @@ from sklearn.covariance import ledoit_wolf_shrinkage
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from .._typing import Device, RandomState
-from ._detector import BaseDetector, FittedDetector, Score
+from ._detector import BaseDetector, FittedDetector, Score, cross_fitted
 from ._geometry import Precision, precision_of
 from ._reading import Reader, Seen
 
@@ -51,7 +51,7 @@ class MahalanobisDetector(BaseDetector):
     ----------
     estimator : estimator or torch.nn.Module, default=None
         The network: a fitted one is taken as it is, an unfitted one is trained by `fit`. None
-        trains a small default network.
+        trains a small default network on scaled inputs.
     layer : str or list of str, default="penultimate"
         Where the features are taken: "penultimate" is what the last layer takes, "input" what
         the network takes, and a name of a submodule means what that returns, averaged over
@@ -153,3 +153,12 @@ class MahalanobisDetector(BaseDetector):
             around = features - centre
             overall = shrunk(around.T @ around / len(around))
         return _Distance(means, shrunk(within), centre, overall)
+
+    def _score_left_out(
+        self,
+        score: Score,  # noqa: ARG002
+        seen: Seen,
+        target: np.ndarray,
+        reader: Reader,
+    ) -> np.ndarray:
+        return cross_fitted(lambda some, own: self._learn(some, own, reader), seen, target)

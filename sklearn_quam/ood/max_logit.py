@@ -28,7 +28,7 @@ class MaxLogitDetector(BaseDetector):
     ----------
     estimator : estimator or torch.nn.Module, default=None
         The network: a fitted one is taken as it is, an unfitted one is trained by `fit`. None
-        trains a small default network.
+        trains a small default network on scaled inputs.
     contamination : float, default=0.05
         Share of known rows that `predict` flags.
     link : str, default=None

@@ -29,7 +29,8 @@ class _NeighborDistance:
         points = _points(seen.features, self.metric)
         return -self._distance(points, self.neighbors.kneighbors(points)[0][:, -1])
 
-    def of_training_rows(self, _: Seen) -> np.ndarray:
+    def left_out(self) -> np.ndarray:
+        """Return scores of training rows, each by its distance from others."""
         points, n_neighbors = self.neighbors._fit_X, self.neighbors.n_neighbors
         if len(points) > _ROWS_FOR_THRESHOLD:
             some = np.random.default_rng(0).choice(len(points), _ROWS_FOR_THRESHOLD, replace=False)
@@ -101,7 +102,7 @@ class NearestNeighborDetector(BaseDetector):
     ----------
     estimator : estimator or torch.nn.Module, default=None
         The network: a fitted one is taken as it is, an unfitted one is trained by `fit`. None
-        trains a small default network.
+        trains a small default network on scaled inputs.
     layer : str or list of str, default="penultimate"
         Where the features are taken: "penultimate" is what the last layer takes, "input" what
         the network takes, and a name of a submodule means what that returns, averaged over
@@ -194,3 +195,12 @@ class NearestNeighborDetector(BaseDetector):
             )
         points = _points(seen.features, self.metric)
         return _among(points, min(self.n_neighbors, n_others), self.metric, self.n_jobs)
+
+    def _score_left_out(
+        self,
+        score: Any,
+        seen: Seen,  # noqa: ARG002
+        target: np.ndarray,  # noqa: ARG002
+        reader: Reader,  # noqa: ARG002
+    ) -> np.ndarray:
+        return score.left_out()

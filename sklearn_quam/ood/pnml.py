@@ -21,16 +21,44 @@ class _Regret:
     normalize: bool
 
     def __call__(self, seen: Seen) -> np.ndarray:
-        leverage = self.precision.squared_length(_directions(seen.features, self.normalize))
-        log_proba = log_softmax(seen.logits, axis=1)
-        exponent = (leverage / (1 + leverage))[:, None]
-        # q = p / (p + p^a (1 - p)), whose sum is the exponential of the regret, without dividing
-        # by zero. As probabilities add up to one, the sum is 1 + sum of (q - p), which is
-        # q (1 - p) (1 - p^a): what is added is known to the last digit however small it is.
-        rest = -np.expm1(log_proba)
-        with np.errstate(over="ignore"):
-            q = 1 / (1 + np.exp(-log_proba * (1 - exponent)) * rest)
-        return -np.log1p((q * rest * -np.expm1(exponent * log_proba)).sum(axis=1))
+        leverage = self._leverage(seen)
+        return -_regret(seen.logits, leverage / (1 + leverage))
+
+    def left_out(self, seen: Seen) -> np.ndarray:
+        """Return scores of training rows, each by all others.
+
+        Without the row itself, its leverage h is h / (1 - h).
+        """
+        return -_regret(seen.logits, np.minimum(self._leverage(seen), 1.0))
+
+    def _leverage(self, seen: Seen) -> np.ndarray:
+        return self.precision.squared_length(_directions(seen.features, self.normalize))
+
+
+def _regret(logits: np.ndarray, exponent: np.ndarray) -> np.ndarray:
+    """Return how far the best cases of all classes together exceed a probability of one.
+
+    Parameters
+    ----------
+    logits : ndarray of shape (n_rows, n_classes)
+        What the network says.
+    exponent : ndarray of shape (n_rows,)
+        l / (1 + l), where l is the leverage.
+
+    Returns
+    -------
+    ndarray of shape (n_rows,)
+        In nats.
+    """
+    log_proba = log_softmax(logits, axis=1)
+    exponent = exponent[:, None]
+    # q = p / (p + p^a (1 - p)), whose sum is the exponential of the regret, without dividing
+    # by zero. As probabilities add up to one, the sum is 1 + sum of (q - p), which is
+    # q (1 - p) (1 - p^a): what is added is known to the last digit however small it is.
+    rest = -np.expm1(log_proba)
+    with np.errstate(over="ignore"):
+        q = 1 / (1 + np.exp(-log_proba * (1 - exponent)) * rest)
+    return np.log1p((q * rest * -np.expm1(exponent * log_proba)).sum(axis=1))
 
 
 def _directions(features: np.ndarray, normalize: bool) -> np.ndarray:
@@ -54,7 +82,7 @@ class PNMLDetector(BaseDetector):
     ----------
     estimator : estimator or torch.nn.Module, default=None
         The network: a fitted one is taken as it is, an unfitted one is trained by `fit`. None
-        trains a small default network.
+        trains a small default network on scaled inputs.
     normalize : bool, default=False
         Whether features have length one, as published; else a constant for the bias goes along.
     contamination : float, default=0.05
@@ -132,3 +160,12 @@ class PNMLDetector(BaseDetector):
                 UserWarning,
             )
         return _Regret(precision_of(directions.T @ directions), self.normalize)
+
+    def _score_left_out(
+        self,
+        score: Any,
+        seen: Seen,
+        target: np.ndarray,  # noqa: ARG002
+        reader: Reader,  # noqa: ARG002
+    ) -> np.ndarray:
+        return score.left_out(seen)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, ClassVar
@@ -11,7 +12,7 @@ from scipy.special import logsumexp
 from sklearn.utils._param_validation import Interval
 
 from .._typing import Device, RandomState
-from ._detector import BaseDetector, FittedDetector, Score
+from ._detector import BaseDetector, FittedDetector, Score, cross_fitted
 from ._reading import PENULTIMATE, Reader, Seen
 
 # Of the largest eigenvalue: below, features do not vary.
@@ -31,6 +32,44 @@ class _VirtualLogit:
         return logsumexp(seen.logits, axis=1) - self.scale * self.residual(seen)
 
 
+def _extent(values: np.ndarray) -> int:
+    """Return in how many directions features have extent, by their eigenvalues."""
+    return int((values > _NO_EXTENT * values.max()).sum())
+
+
+def _virtual_logit(
+    seen: Seen, reader: Reader, n_principal: Callable[[np.ndarray], int]
+) -> _VirtualLogit:
+    """Return the virtual logit of some training rows.
+
+    Parameters
+    ----------
+    seen : Seen
+        What the network shows of them.
+    reader : Reader
+        The network.
+    n_principal : callable
+        Returns the dimension of the principal space, by the eigenvalues of the features.
+
+    Returns
+    -------
+    _VirtualLogit
+        What scores rows.
+    """
+    if reader.layers == (PENULTIMATE,):
+        # Where all logits of the last layer would be zero, as far as that can be.
+        head = reader.head()
+        origin = -np.linalg.pinv(head.weight) @ head.bias
+    else:
+        origin = seen.features.mean(axis=0)
+    centred = seen.features - origin
+    values, vectors = np.linalg.eigh(centred.T @ centred / len(centred))
+    n_residual = len(values) - n_principal(values)
+    score = _VirtualLogit(origin, vectors[:, :n_residual], 1.0)
+    scale = seen.logits.max(axis=1).mean() / score.residual(seen).mean()
+    return _VirtualLogit(origin, score.residual_space, float(scale))
+
+
 class ViMDetector(BaseDetector):
     """Score rows by how little a virtual logit of the unknown stands out.
 
@@ -42,7 +81,7 @@ class ViMDetector(BaseDetector):
     ----------
     estimator : estimator or torch.nn.Module, default=None
         The network: a fitted one is taken as it is, an unfitted one is trained by `fit`. None
-        trains a small default network.
+        trains a small default network on scaled inputs.
     layer : str or list of str, default="penultimate"
         Where the features are taken: "penultimate" is what the last layer takes, "input" what
         the network takes, and a name of a submodule means what that returns, averaged over
@@ -116,22 +155,22 @@ class ViMDetector(BaseDetector):
         self.random_state = random_state
 
     def _learn(self, seen: Seen, target: np.ndarray, reader: Reader) -> Score:  # noqa: ARG002
-        if reader.layers == (PENULTIMATE,):
-            # Where all logits of the last layer would be zero, as far as that can be.
-            head = reader.head()
-            origin = -np.linalg.pinv(head.weight) @ head.bias
-        else:
-            origin = seen.features.mean(axis=0)
-        centred = seen.features - origin
-        values, vectors = np.linalg.eigh(centred.T @ centred / len(centred))
-        n_residual = len(values) - self._n_principal(values)
-        score = _VirtualLogit(origin, vectors[:, :n_residual], 1.0)
-        scale = seen.logits.max(axis=1).mean() / score.residual(seen).mean()
-        return _VirtualLogit(origin, score.residual_space, float(scale))
+        return _virtual_logit(seen, reader, self._n_principal)
+
+    def _score_left_out(
+        self, score: Any, seen: Seen, target: np.ndarray, reader: Reader
+    ) -> np.ndarray:
+        n_principal = seen.features.shape[1] - score.residual_space.shape[1]
+
+        def of_others(values: np.ndarray) -> int:
+            # Fewer rows may have extent in fewer directions.
+            return max(0, min(n_principal, _extent(values) - 1))
+
+        return cross_fitted(lambda some, _: _virtual_logit(some, reader, of_others), seen, target)
 
     def _n_principal(self, values: np.ndarray) -> int:
         """Return the dimension of the principal space, by the eigenvalues of the features."""
-        extent = int((values > _NO_EXTENT * values.max()).sum())
+        extent = _extent(values)
         wanted = max(1, extent // 2) if self.n_components is None else self.n_components
         if wanted >= extent:
             raise ValueError(

@@ -237,6 +237,7 @@ def test_undefined_tasks_say_why():
     assert row(frame, "QUAMClassifier", "rejection")["accuracy_rejection_auc"] == 1
 
 
+@pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.SeenRowsWarning")
 def test_images_are_compared():
     images = np.random.default_rng(1).normal(size=(30, 2, 3, 3)).astype(np.float32)
     module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(18, 3))

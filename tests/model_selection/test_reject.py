@@ -245,6 +245,7 @@ def test_scikit_learn_check(estimator, check):
     check(estimator)
 
 
+@pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.SeenRowsWarning")
 @pytest.mark.parametrize("cv", [0.25, 2])
 def test_inputs_by_name_are_held_out_like_rows_of_a_table(cv):
     reject = RejectOptionClassifier(ReferenceClassifier(TwoInputs()), cv=cv, random_state=0)

@@ -212,6 +212,7 @@ def test_regressors_are_scored_with_their_total_variance(kind, measure, setting)
     assert rejection_scorer(est, X, y) == pytest.approx(expected)
 
 
+@pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.SeenRowsWarning")
 def test_log_score_of_a_line_by_hand():
     X, y = np.array([[0.0], [1.0], [2.0], [3.0]]), np.array([0.0, 1.5, 1.5, 3.0])
     est = ReferenceRegressor(LinearRegression().fit(X, y)).fit(X, y)
@@ -304,6 +305,7 @@ def test_frames_score_like_arrays():
         swapped(frames, FRAME[TEST])
 
 
+@pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.SeenRowsWarning")
 def test_images_are_scored():
     images = np.random.default_rng(1).normal(size=(30, 2, 3, 3)).astype(np.float32)
     torch.manual_seed(0)
@@ -412,6 +414,7 @@ GIVEN = {
 }
 
 
+@pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.SeenRowsWarning")
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", GIVEN)
 def test_given_networks_of_all_kinds_are_cross_validated(kind):
@@ -456,6 +459,7 @@ def test_folds_without_mistakes_are_told_once():
     assert len(every) == 3
 
 
+@pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.SeenRowsWarning")
 def test_log_score_of_an_impossible_label():
     module = dense()
     with torch.no_grad():
@@ -477,6 +481,7 @@ def test_bad_arguments_are_named():
         rejection_scorer(Known(), X64, NOISY, component="count")
 
 
+@pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.SeenRowsWarning")
 def test_bad_estimators_are_named():
     with pytest.raises(TypeError, match="MLPClassifier has no predict_uncertainty"):
         SCORERS["ood"](network(), X64)

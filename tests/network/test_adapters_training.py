@@ -6,6 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy.sparse import csr_matrix
+from sklearn import config_context
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
 from sklearn.exceptions import NotFittedError
@@ -21,7 +23,7 @@ from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardSc
 from skorch import NeuralNet, NeuralNetBinaryClassifier, NeuralNetClassifier, NeuralNetRegressor
 from torch import nn
 
-from sklearn_quam import ReferenceClassifier, ReferenceRegressor
+from sklearn_quam import DeepEnsembleRegressor, ReferenceClassifier, ReferenceRegressor
 from sklearn_quam._network.adapters import is_pretrained, split_pipeline
 
 from ..networks import (
@@ -380,3 +382,33 @@ def test_sample_weight_reaches_a_network_in_a_pipeline(nested):
     own = LogisticRegression().fit(StandardScaler().fit_transform(X64), LABELS, weight)
     rows = StandardScaler().fit(X64).transform(X64_NEW)
     np.testing.assert_allclose(est.predict_proba(X64_NEW), own.predict_proba(rows), 1e-5)
+
+
+UNITS = np.array([1e-4, 1.0, 1e3, 1e6])
+
+
+@pytest.mark.parametrize("kind", [ReferenceClassifier, ReferenceRegressor])
+def test_the_default_network_takes_columns_of_any_unit(kind):
+    rows, y = X64[:, :4], LABELS if kind is ReferenceClassifier else TARGET
+    est = kind(random_state=0).fit(UNITS * (rows + 10), y)
+    assert est.score(UNITS * (rows + 10), y) > 0.95
+
+
+def test_the_default_network_checks_rows_like_others():
+    est = DeepEnsembleRegressor(n_estimators=2, random_state=0)
+    dense = est.fit(X64, TARGET, X_val=X64, y_val=TARGET).predict(X64)
+    sparse = est.fit(csr_matrix(X64), TARGET, X_val=csr_matrix(X64), y_val=TARGET)
+    np.testing.assert_allclose(sparse.predict(csr_matrix(X64)), dense)
+    with pytest.raises(ValueError, match="Input X contains NaN"):
+        est.predict(np.where(X64 > 0, X64, np.nan))
+    with pytest.raises(ValueError, match="X has one dimension"):
+        est.predict(X64[0])
+
+
+@pytest.mark.parametrize("routing", [False, True])
+def test_weights_go_to_all_of_the_default_network(routing):
+    weight = np.r_[np.ones(30), np.zeros(30)]
+    rows = np.r_[X64[:30], X64[30:] + 1e6]
+    with config_context(enable_metadata_routing=routing):
+        est = ReferenceRegressor(random_state=0).fit(rows, TARGET, sample_weight=weight)
+    np.testing.assert_allclose(est.estimator_["scaler"].mean_, X64[:30].mean(axis=0))

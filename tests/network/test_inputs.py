@@ -409,9 +409,10 @@ def test_regressors_take_data_sets_too():
     values = X[:, :2]
     items = TensorDataset(tensor(X), tensor(values))
     by_set = sklearn_quam.LaplaceRegressor(network, n_samples=8, random_state=0)
-    by_array = copy.deepcopy(by_set).fit(X, values)
+    by_array = copy.deepcopy(by_set).fit(X, values, X_val=X, y_val=values)
     by_set.fit(items, None, X_val=items, y_val=values)
     np.testing.assert_allclose(by_set.noise_variance_, by_array.noise_variance_, rtol=1e-5)
+    np.testing.assert_allclose(by_set.conformal_scores_, by_array.conformal_scores_, rtol=1e-4)
     np.testing.assert_allclose(uncertainties(by_set, items), uncertainties(by_array, X), rtol=1e-4)
 
 

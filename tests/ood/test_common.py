@@ -25,7 +25,7 @@ def _small_networks(monkeypatch):
     default = _estimator.default_network
 
     def small(task):
-        return default(task).set_params(hidden_layer_sizes=(8,), max_iter=50)
+        return default(task).set_params(network__hidden_layer_sizes=(8,), network__max_iter=50)
 
     monkeypatch.setattr(_estimator, "default_network", small)
 

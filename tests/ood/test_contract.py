@@ -83,8 +83,8 @@ def test_contamination_is_the_share_of_held_out_rows_that_are_flagged(name):
 
 @pytest.mark.parametrize("check", [check_outliers_train, check_outliers_fit_predict])
 def test_checks_of_scikit_learn_that_pass_no_labels(name, check):
-    if name.startswith("NearestNeighbor"):
-        pytest.skip("training rows are their own neighbours, as for a novelty detector")
+    if name.startswith(("NearestNeighbor", "Mahalanobis", "PNML", "ViM")):
+        pytest.skip("the threshold is of left-out rows: fewer of the training rows are flagged")
     X, _ = make_blobs(n_samples=300, random_state=0)
     net = MLPClassifier((8,), solver="lbfgs", random_state=0)
     net = fit_quietly(net, X, np.digitize(X[:, 0], [0, 2]))

@@ -167,16 +167,16 @@ def test_neighbours_of_directions_are_those_of_cosine_distances(train, new, powe
     expected = -peer.kneighbors(np.ldexp(new, -power))[0][:, -1]
     np.testing.assert_allclose(found(Seen(new, new, new)), expected, atol=1e-7)
     expected = -peer.kneighbors()[0][:, -1]
-    np.testing.assert_allclose(found.of_training_rows(None), expected, atol=1e-7)
+    np.testing.assert_allclose(found.left_out(), expected, atol=1e-7)
 
 
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])
 def test_some_of_many_rows_set_the_threshold(metric, monkeypatch):
     points = np.random.default_rng(0).normal(size=(300, 8))
     found = _among(_points(points, metric), 4, metric, None)
-    of_all = found.of_training_rows(None)
+    of_all = found.left_out()
     monkeypatch.setattr(nearest_neighbor, "_ROWS_FOR_THRESHOLD", 100)
-    of_some = found.of_training_rows(None)
+    of_some = found.left_out()
     assert len(of_some) == 100
     assert np.abs(of_some[:, None] - of_all).min(axis=1).max() < 1e-7
 

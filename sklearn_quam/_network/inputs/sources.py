@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.sparse import issparse
 from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import _num_samples
 from torch import Tensor
@@ -263,7 +264,7 @@ def some_rows(X: Any, numbers: np.ndarray) -> Any:
         return _of_dask(X)[numbers]
     if isinstance(X, Tensor) or _is_slice_dataset(X):
         return X[numbers]
-    return _safe_indexing(X, numbers)
+    return _safe_indexing(X.tocsr() if issparse(X) else X, numbers)
 
 
 def brings_targets(X: Any) -> bool:

@@ -86,6 +86,15 @@ def refuse_unknown_answer(target: Any, answers: Any) -> None:
         )
 
 
+def refuse_infinite_loss(loss: float) -> None:
+    """Refuse a network that explains its training data infinitely badly."""
+    if not np.isfinite(loss):
+        raise ValueError(
+            f"The network's loss on the training data is {loss}. Check its weights, and whether X "
+            "is scaled and y encoded as they were for training."
+        )
+
+
 def refuse_multiprocessing(n_workers: int) -> None:
     """Refuse forked processes: torch hangs in them, and joblib cannot hand on what they return."""
     backend, _ = parallel.get_active_backend()

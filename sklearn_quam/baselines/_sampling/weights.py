@@ -17,7 +17,7 @@ from ..._network.predictions import Prediction
 from ..._network.reference import TrainingSet
 from ..._posterior.accumulate import Posterior
 from ..._posterior.fitted import FittedMethod, Question
-from ...base._estimator import FitData
+from ...base._data import FitData
 from ...base._weights import WeightChanging
 
 
