@@ -19,7 +19,7 @@ from .._network.reference import ReferenceModel
 from .accumulate import Posterior, make_posterior
 from .known import KnownRange
 from .lost import guarded, results_of_lost
-from .results import Diagnostics, RowResults, join
+from .results import Diagnostics, RowDiagnostics, RowResults, join
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class FittedMethod:
     reference: ReferenceModel
     models: Any
     known: KnownRange
-    diagnostics: type[Diagnostics] = Diagnostics
+    diagnostics: type[RowDiagnostics] = Diagnostics
 
     def for_thread(self) -> FittedMethod:
         """Return one that may run beside this one in another thread."""
@@ -204,17 +204,20 @@ class FittedMethod:
 def summarise(
     posterior: Posterior,
     question: Question,
-    diagnostics: type[Diagnostics],
+    diagnostics: type[RowDiagnostics],
     found: dict[str, np.ndarray],
 ) -> RowResults:
     """Return what the accumulated models say, with what the method has found out besides."""
     columns = {
-        "standard_error": posterior.standard_error(question.setting),
         "effective_sample_size": posterior.effective_sample_size(),
         **found,
         "n_diverged": (diverged := posterior.n_diverged() + found.get("n_diverged", 0)),
         "error": np.full(len(diverged), None),
     }
+    if issubclass(diagnostics, Diagnostics):
+        error = posterior.standard_error(question.setting)
+        # Those of chains know about autocorrelation.
+        columns.setdefault("standard_error", error)
     return RowResults(
         posterior.prediction(question.setting).to_array(),
         posterior.uncertainty(question.setting),
