@@ -123,6 +123,7 @@ TABLES = {
             "beyond_range",
             "intervals",
             "sets",
+            "brute_force",
             "many_rows",
             "peer_loop",
             "scaling",
@@ -206,6 +207,7 @@ SECTIONS = (
     ("Mistakes and adversarial inputs", "benchmarks.paper.mistakes", ["mistakes"]),
     ("Intervals", "benchmarks.intervals", ["intervals"]),
     ("Sets of labels", "benchmarks.sets", ["sets"]),
+    ("Found and least costs of rivals", "benchmarks.brute_force", ["brute_force"]),
     ("QUAM and a detector together", "benchmarks.combination", ["combination"]),
     (
         "Rows beyond the range of the training data",

@@ -175,14 +175,12 @@ def numbers(est, data, rows):
                 rows, return_diagnostics=True
             )
             key = setting if measure is None else f"{setting} {measure}"
-            found[key] = {
-                "epistemic": epistemic,
-                "total": total,
-                "standard_error": diagnostics.standard_error,
-            }
+            found[key] = {"epistemic": epistemic, "total": total}
+            if hasattr(diagnostics, "standard_error"):
+                found[key]["standard_error"] = diagnostics.standard_error
         found[f"{setting} prediction"] = {"prediction": np.ravel(est.predict(rows).astype(float))}
     found["diagnostics"] = {"effective_sample_size": diagnostics.effective_sample_size}
-    for name in ("loss_increase", "n_steps", "r_hat"):
+    for name in ("n_steps", "r_hat"):
         column = getattr(diagnostics, name, None)
         if column is not None and not np.isnan(column.astype(float)).all():
             found["diagnostics"][name] = column.astype(float)

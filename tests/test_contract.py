@@ -26,7 +26,14 @@ from skorch import NeuralNetClassifier, NeuralNetRegressor
 from torch import nn
 
 import sklearn_quam
-from sklearn_quam import Diagnostics, LinearSearch, NaturalSearch, PenaltySearch, Uncertainty
+from sklearn_quam import (
+    Diagnostics,
+    LinearSearch,
+    NaturalSearch,
+    PenaltySearch,
+    SearchDiagnostics,
+    Uncertainty,
+)
 from sklearn_quam._network.adapters import is_pretrained
 from sklearn_quam.base._conformal import noise_and_calibration_rows
 from sklearn_quam.exceptions import SeenRowsWarning
@@ -254,11 +261,13 @@ def test_frame_takes_the_index(fitted, X_new):
 
 def test_diagnostics_have_one_entry_a_row(fitted, X_new):
     _, diagnostics = fitted.predict_uncertainty(X_new, return_diagnostics=True)
-    assert isinstance(diagnostics, Diagnostics)
     columns = diagnostics.to_frame()
-    assert list(columns)[:2] == ["standard_error", "effective_sample_size"]
+    assert list(columns)[:3] == ["effective_sample_size", "n_diverged", "error"]
     assert len(columns) == len(X_new)
-    assert (diagnostics.standard_error >= 0).all()
+    # The models of a search are no independent draws, and have no standard error.
+    assert isinstance(diagnostics, Diagnostics | SearchDiagnostics)
+    if isinstance(diagnostics, Diagnostics):
+        assert (diagnostics.standard_error >= 0).all()
     assert (diagnostics.effective_sample_size >= 1 - 1e-9).all()
 
 

@@ -57,8 +57,8 @@ plt.show()
 # %%
 # How they came about
 # -------------------
-# The diagnostics tell for each row which rival was found, and its price: how many nats of evidence,
-# on the whole training set, it would take to make the network say so.
+# The diagnostics tell for each row which rival was found, and its cost: how many nats of
+# log-likelihood the whole training set loses with the cheapest model found that says so.
 
 _, diagnostics = quam.predict_uncertainty(new[-3:], return_diagnostics=True)
 diagnostics.to_frame()[["rival", "rival_cost", "feasible"]]

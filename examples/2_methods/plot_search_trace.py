@@ -44,11 +44,11 @@ points = {"known": [3.0, -2.0], "unknown": [-6.0, 4.0]}
 rows = np.array(list(points.values()), dtype=np.float32)
 
 # %%
-# The diagnostics name the cheapest rival of each, and tell what it costs: ``rival_cost`` in nats of
-# the whole training set, ``loss_increase`` in nats a row.
+# The diagnostics name the cheapest rival of each, and tell what it costs in nats of the whole
+# training set. It is feasible if that is no more than ``slack``.
 
 u, diagnostics = quam.predict_uncertainty(rows, return_diagnostics=True)
-columns = ["rival", "rival_cost", "loss_increase", "feasible"]
+columns = ["rival", "rival_cost", "feasible"]
 pd.concat([u.to_frame(index=points), diagnostics.to_frame(index=points)[columns]], axis=1)
 
 # %%

@@ -172,8 +172,13 @@ class Categorical(Prediction):
 
     def kl(self, other: Categorical) -> Tensor:
         """Return KL(self || other) in nats."""
-        proba = self.log_proba.exp()
-        terms = torch.where(proba == 0, 0.0, proba * (self.log_proba - other.log_proba))
+        proba, change = self.log_proba.exp(), other.log_proba - self.log_proba
+        # As both sum to one, this is the sum of p (exp(change) - 1 - change). No term is negative:
+        # a small divergence does not drown in the rounding of large ones that cancel each other.
+        near = change.clamp(-1, 1)
+        far = other.log_proba.exp() - proba * (1 + change)
+        terms = torch.where(change.abs() < 1, proba * (torch.expm1(near) - near), far)
+        terms = torch.where(proba == 0, other.log_proba.exp(), terms)
         return terms.sum(dim=-1).clamp(min=0)
 
     def to_array(self) -> np.ndarray:

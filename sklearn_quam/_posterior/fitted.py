@@ -21,7 +21,7 @@ from ..exceptions import NetworkError
 from .accumulate import Posterior, make_posterior
 from .known import KnownRange
 from .lost import guarded, results_of_lost
-from .results import ChainDiagnostics, Diagnostics, RowResults, SearchDiagnostics, join
+from .results import Diagnostics, KindOfDiagnostics, RowResults, join
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class FittedMethod(Generic[AnyModels]):
     reference: ReferenceModel
     models: AnyModels
     known: KnownRange
-    diagnostics: type[Diagnostics] | type[SearchDiagnostics] | type[ChainDiagnostics] = Diagnostics
+    diagnostics: KindOfDiagnostics = Diagnostics
     identity: str = ""
 
     def for_thread(self) -> FittedMethod:
@@ -224,17 +224,20 @@ def _told(error: NetworkError) -> str:
 def summarise(
     posterior: Posterior,
     question: Question,
-    diagnostics: type[Diagnostics],
+    diagnostics: KindOfDiagnostics,
     found: dict[str, np.ndarray],
 ) -> RowResults:
     """Return what the accumulated models say, with what the method has found out besides."""
     columns = {
-        "standard_error": posterior.standard_error(question.setting),
         "effective_sample_size": posterior.effective_sample_size(),
         **found,
         "n_diverged": (diverged := posterior.n_diverged() + found.get("n_diverged", 0)),
         "error": np.full(len(diverged), None),
     }
+    if issubclass(diagnostics, Diagnostics):
+        error = posterior.standard_error(question.setting)
+        # Those of chains know about autocorrelation.
+        columns.setdefault("standard_error", error)
     return RowResults(
         posterior.prediction(question.setting).to_array(),
         posterior.uncertainty(question.setting),

@@ -13,7 +13,7 @@ from .._network.inputs.rows import Inputs
 from .._network.predictions import Categorical, Prediction
 from .accumulate import make_posterior
 from .known import KnownRange
-from .results import INFINITE, Diagnostics, RowResults, Uncertainty, merge
+from .results import INFINITE, KindOfDiagnostics, RowResults, Uncertainty, merge
 
 
 def guarded(
@@ -22,7 +22,7 @@ def guarded(
     original: Prediction,
     setting: str,
     measure: str,
-    diagnostics: type[Diagnostics],
+    diagnostics: KindOfDiagnostics,
     ask: Callable[[Any, Prediction], tuple[RowResults, np.ndarray]],
     predictive: bool = False,
 ) -> RowResults:
@@ -96,7 +96,7 @@ def _cannot_be_told(
 def results_of_lost(
     prediction: Prediction,
     measure: str,
-    diagnostics: type[Diagnostics],
+    diagnostics: KindOfDiagnostics,
     predictive: bool = False,
 ) -> RowResults:
     """Return an infinite uncertainty of rows, around a prediction that is finite."""

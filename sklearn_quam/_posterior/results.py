@@ -96,14 +96,11 @@ class Uncertainty(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Diagnostics:
+class RowDiagnostics:
     """How an uncertainty estimate came about, row by row: what every method can tell.
 
     Parameters
     ----------
-    standard_error : ndarray of shape (n_samples,)
-        Standard error of the epistemic uncertainty, from the spread of the sampled models; NaN in
-        the expected setting with more than 64 classes, or 16 outputs.
     effective_sample_size : ndarray of shape (n_samples,)
         How many equally weighted models the sampled ones are worth.
     n_diverged : ndarray of shape (n_samples,), dtype int
@@ -111,25 +108,13 @@ class Diagnostics:
         then on. At least one where the row is beyond the range that the network can compute with.
     error : ndarray of shape (n_samples,), dtype object
         What the network said where it raised an error for the row, None elsewhere.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_iris
-    >>> from sklearn_quam import ReferenceClassifier
-    >>> X, y = load_iris(return_X_y=True)
-    >>> est = ReferenceClassifier(random_state=0).fit(X, y)
-    >>> u, diagnostics = est.predict_uncertainty(X[:2], return_diagnostics=True)
-    >>> diagnostics.effective_sample_size
-    array([1., 1.])
     """
 
-    standard_error: np.ndarray
     effective_sample_size: np.ndarray
     n_diverged: np.ndarray
     error: np.ndarray
     # What is said about rows beyond the range of the training data.
     _lost: ClassVar[dict[str, Any]] = {
-        "standard_error": INFINITE,
         "effective_sample_size": 1.0,
         "n_diverged": 1,
         "error": None,
@@ -172,14 +157,43 @@ class Diagnostics:
 
 
 @dataclass(frozen=True, eq=False)
-class SearchDiagnostics(Diagnostics):
+class Diagnostics(RowDiagnostics):
+    """How the estimate of a method that samples models came about, row by row.
+
+    Parameters
+    ----------
+    effective_sample_size : ndarray of shape (n_samples,)
+        How many equally weighted models the sampled ones are worth.
+    n_diverged : ndarray of shape (n_samples,), dtype int
+        Models (searches of QUAM) that ran into infinite or undefined numbers and were left out from
+        then on. At least one where the row is beyond the range that the network can compute with.
+    error : ndarray of shape (n_samples,), dtype object
+        What the network said where it raised an error for the row, None elsewhere.
+    standard_error : ndarray of shape (n_samples,)
+        Standard error of the epistemic uncertainty, from the spread of the sampled models; NaN in
+        the expected setting with more than 64 classes, or 16 outputs.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn_quam import ReferenceClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> est = ReferenceClassifier(random_state=0).fit(X, y)
+    >>> u, diagnostics = est.predict_uncertainty(X[:2], return_diagnostics=True)
+    >>> diagnostics.effective_sample_size
+    array([1., 1.])
+    """
+
+    standard_error: np.ndarray
+    _lost: ClassVar[dict[str, Any]] = {**RowDiagnostics._lost, "standard_error": INFINITE}
+
+
+@dataclass(frozen=True, eq=False)
+class SearchDiagnostics(RowDiagnostics):
     """How the estimate of an adversarial search (QUAM) came about, row by row.
 
     Parameters
     ----------
-    standard_error : ndarray of shape (n_samples,)
-        Standard error of the epistemic uncertainty, from the spread of the sampled models; NaN in
-        the expected setting with more than 64 classes, or 16 outputs.
     effective_sample_size : ndarray of shape (n_samples,)
         How many equally weighted models the sampled ones are worth.
     n_diverged : ndarray of shape (n_samples,), dtype int
@@ -188,19 +202,13 @@ class SearchDiagnostics(Diagnostics):
     error : ndarray of shape (n_samples,), dtype object
         What the network said where it raised an error for the row, None elsewhere.
     rival : ndarray of shape (n_samples,), dtype object
-        What the cheapest model that disagrees says instead, of those that searches end with: a
-        class, or "up" or "down" if it is off by a standard deviation; None where there is none.
+        The cheapest other answer: a class, or "up" or "down". None where no search came that far.
     rival_cost : ndarray of shape (n_samples,)
-        The price of another answer, in nats of the whole training set: what it costs at least to
-        make another class more likely than not, or to move the mean by a standard deviation.
-        Infinite where no search came that far.
-    loss_increase : ndarray of shape (n_samples,)
-        What that model costs in mean training loss, NaN where there is none. Natural search takes
-        the larger of what it measures (an estimate for all training rows, plus two standard errors)
-        and what is to be expected if the given network is right; penalty search measures it on up
-        to 1024 rows.
+        What it costs, in nats of the whole training set: to make another class more likely than
+        not, or to move the mean by a standard deviation, with the cheapest model found. Infinite
+        where no search came that far.
     feasible : ndarray of shape (n_samples,), dtype bool
-        Whether it costs no more than the allowed slack.
+        Whether ``rival_cost`` is no more than ``slack_``.
     n_steps : ndarray of shape (n_samples,), dtype int
         Search steps spent on the row, all targets together.
 
@@ -217,16 +225,14 @@ class SearchDiagnostics(Diagnostics):
 
     rival: np.ndarray
     rival_cost: np.ndarray
-    loss_increase: np.ndarray
     feasible: np.ndarray
     n_steps: np.ndarray
     _lost: ClassVar[dict[str, Any]] = {
-        **Diagnostics._lost,
+        **RowDiagnostics._lost,
         "rival": None,
         # Any other answer is as good as this one.
         "rival_cost": 0.0,
-        "loss_increase": np.nan,
-        "feasible": False,
+        "feasible": True,
         "n_steps": 0,
     }
 
@@ -237,9 +243,6 @@ class ChainDiagnostics(Diagnostics):
 
     Parameters
     ----------
-    standard_error : ndarray of shape (n_samples,)
-        Standard error of the epistemic uncertainty, from the spread of the sampled models; NaN in
-        the expected setting with more than 64 classes, or 16 outputs.
     effective_sample_size : ndarray of shape (n_samples,)
         How many equally weighted models the sampled ones are worth.
     n_diverged : ndarray of shape (n_samples,), dtype int
@@ -247,6 +250,9 @@ class ChainDiagnostics(Diagnostics):
         then on. At least one where the row is beyond the range that the network can compute with.
     error : ndarray of shape (n_samples,), dtype object
         What the network said where it raised an error for the row, None elsewhere.
+    standard_error : ndarray of shape (n_samples,)
+        Standard error of the epistemic uncertainty, from the spread of the sampled models; NaN in
+        the expected setting with more than 64 classes, or 16 outputs.
     r_hat : ndarray of shape (n_samples,)
         How much the chains disagree about the prediction (split R-hat, the largest of all
         outputs): close to 1 once they have converged.
@@ -267,6 +273,11 @@ class ChainDiagnostics(Diagnostics):
     _lost: ClassVar[dict[str, Any]] = {**Diagnostics._lost, "r_hat": INFINITE}
 
 
+# All kinds there are, as stored results declare them.
+AnyDiagnostics = Diagnostics | SearchDiagnostics | ChainDiagnostics
+KindOfDiagnostics = type[Diagnostics] | type[SearchDiagnostics] | type[ChainDiagnostics]
+
+
 class RowResults(NamedTuple):
     """Everything that was found out about some rows.
 
@@ -276,7 +287,7 @@ class RowResults(NamedTuple):
         Probabilities, or means.
     uncertainty : Uncertainty
         The measures.
-    diagnostics : Diagnostics
+    diagnostics : RowDiagnostics
         How they came about.
     variance : ndarray of shape (n_samples, n_outputs)
         Total variance of each output of a regressor; a classifier has none, and no columns.
@@ -288,7 +299,7 @@ class RowResults(NamedTuple):
 
     prediction: np.ndarray
     uncertainty: Uncertainty
-    diagnostics: Diagnostics | SearchDiagnostics | ChainDiagnostics
+    diagnostics: AnyDiagnostics
     variance: np.ndarray
     predictive: np.ndarray | None = None
 

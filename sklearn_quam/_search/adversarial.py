@@ -182,8 +182,9 @@ class AdversarialModels:
         rows = np.arange(len(inputs))[:, None]
         for targets in self._target_groups(original, limits):
             sampler = self._search(inputs, original, targets, Sampler, None)
-            found = sampler.prices().unflatten(0, (-1, sampler.n_targets)).cpu().double().numpy()
-            prices[rows, targets.cpu().numpy()] = found * self.problem.n_training_rows
+            found = sampler.answers.costs().unflatten(0, (-1, sampler.n_targets))
+            nats = found.cpu().double().numpy() * self.problem.n_training_rows
+            prices[rows, targets.cpu().numpy()] = nats
         return prices
 
     def bounds(
@@ -257,23 +258,19 @@ class AdversarialModels:
             parts = [getattr(s, name).unflatten(0, (-1, s.n_targets)) for s in samplers]
             return torch.cat(parts, dim=1)
 
-        increase, cheapest = table("rival_increase").min(dim=1)
-        by_row = [s.rival.unflatten(0, (-1, s.n_targets)) for s in samplers]
+        targets: Any = self.problem.targets
+        of_answers = [s.answers.costs().unflatten(0, (-1, s.n_targets)) for s in samplers]
+        own = targets.is_original(original, table("target"))
+        least, cheapest = torch.cat(of_answers, dim=1).masked_fill(own, torch.inf).min(dim=1)
+        by_row = [s.answers.rival.unflatten(0, (-1, s.n_targets)) for s in samplers]
         rows = torch.arange(len(cheapest), device=cheapest.device)
         rivals: Any = original.cat(by_row, dim=1)[rows, cheapest]
-        found = torch.isfinite(increase).cpu().numpy()
-        targets: Any = self.problem.targets
-        sought = torch.cat([s.target.unflatten(0, (-1, s.n_targets)) for s in samplers], dim=1)
-        prices = [s.prices().unflatten(0, (-1, s.n_targets)) for s in samplers]
-        price = torch.cat(prices, dim=1).masked_fill(
-            targets.is_original(original, sought), torch.inf
-        )
-        cost = price.amin(dim=1).cpu().double().numpy() * self.problem.n_training_rows
+        price = least.cpu().double().numpy()
+        names = targets.rival_names(rivals, original)
         return {
-            "rival": np.where(found, targets.rival_names(rivals, original), np.array(None)),
-            "rival_cost": cost,
-            "loss_increase": np.where(found, increase.cpu().double().numpy(), np.nan),
-            "feasible": found & (increase <= self.problem.slack).cpu().numpy(),
+            "rival": np.where(np.isfinite(price), names, np.array(None)),
+            "rival_cost": price * self.problem.n_training_rows,
+            "feasible": price <= self.problem.slack,
             "n_steps": table("n_steps").sum(dim=1).cpu().numpy(),
             "n_diverged": table("diverged").sum(dim=1).cpu().numpy(),
         }
@@ -435,9 +432,6 @@ def adversarial_models(
     models = AdversarialModels(
         problem, steps, sampling, temperature, forecast_temperature, exact=exact
     )
-    if not (steps.measures_all or models._sampler.needs_expected_increase):
-        problem = replace(problem, original_on_training=None)
-    models = replace(models, problem=problem)
     screening = getattr(search, "_screening", lambda: None)()
     if screening is None:
         return models

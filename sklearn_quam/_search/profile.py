@@ -27,10 +27,9 @@ class PathSampler(Sampler):
 
     Each score (log-odds of a class, shift of a mean) counts by what it costs at most to get there
     or further, times the distance to its neighbours: how many steps a way is cut into does not
-    matter. The cost is the loss increase that the given network expects itself.
+    matter. Models with a lower score than the given network's are not on the way, and do not
+    count. The cost is the loss increase that the given network expects itself.
     """
-
-    needs_expected_increase = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -45,9 +44,13 @@ class PathSampler(Sampler):
         """Hand over all models."""
         predictions, costs, alive = self._with_first_part()
         score = torch.stack([self._score(prediction) for prediction in predictions])
-        cost = torch.stack(costs)
+        # A step may overshoot and land behind the start. It must not be had for the start's cost
+        # of zero, and has no width.
+        ahead = score >= score[0]
+        score = torch.where(ahead, score, score[0])
+        cost = torch.where(ahead & torch.stack(alive), torch.stack(costs), torch.inf)
         score, order = score.sort(dim=0)
-        cost = torch.where(torch.stack(alive), cost, torch.inf).gather(0, order)
+        cost = cost.gather(0, order)
         # Who comes further for less could have stopped here.
         cost = cost.flip(0).cummin(dim=0).values.flip(0)
         gap = score.diff(dim=0) / 2
@@ -102,33 +105,20 @@ class ProfileSampler(Sampler):
     far at a quarter of it.
     """
 
-    needs_expected_increase = True
-
     def __post_init__(self) -> None:
         super().__post_init__()
         n_searches = len(self.target)
         # Shifts are kept in bins, so that memory does not grow with the number of steps.
-        self._cost = self.rival_increase.new_full((_N_BINS, n_searches), torch.inf)
+        self._cost = self.answers.cost.new_full((_N_BINS, n_searches), torch.inf)
         self._shift = torch.ones_like(self._cost)
         self._found = self.original.expand(_N_BINS)
         self._search = torch.arange(n_searches, device=self.target.device)
-        # Of the last steps: what the models have cost, and the squares of their shifts.
-        self._last_costs = self._cost.new_zeros(self.steps.window, n_searches)
-        self._last_squares = torch.zeros_like(self._last_costs)
 
     def on_visit(self, visit: Visit) -> None:
         """Keep the models of a step that cost the least among those of about the same shift."""
         super().on_visit(visit)
-        directions: Any = self.problem.targets
-        shift = directions.shift(visit.prediction, self.original, self.target).to(self._shift)
-        slot, moved = visit.step % self.steps.window, visit.steps == visit.step
-        for kept, new in (
-            (self._last_costs[slot], visit.expected_increase),
-            (self._last_squares[slot], shift.clamp(min=0) ** 2),
-        ):
-            kept.copy_(torch.where(moved, new, kept))
-        # A single mini-batch may be lucky, and the cheapest model would be the luckiest one.
-        cost = self._last_costs.sum(dim=0) / self._last_squares.sum(dim=0)
+        shift = self._score(visit.prediction)
+        cost = self.answers.cost_of_unit
         bins = torch.asinh(shift.clamp(0, _LARGEST_SHIFT) / _FINEST_SHIFT) / _BIN_WIDTH
         place = bins.long().clamp(0, _N_BINS - 1), self._search
         # A shift within the first bin may be the rounding of the given network's own prediction.

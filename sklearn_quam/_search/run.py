@@ -62,8 +62,6 @@ class Candidates:
         Numbers of the searches in memory.
     running : Tensor of shape (n_models,), dtype bool
         Which of them have arrived here, and have not ended before.
-    ending : Tensor of shape (n_models,), dtype bool
-        Which of these end here.
     evaluation : Evaluation
         What they predict and cost.
     free_of : callable
@@ -72,7 +70,6 @@ class Candidates:
 
     number: Tensor
     running: Tensor
-    ending: Tensor
     evaluation: Evaluation
     free_of: Callable[[Tensor], Free]
 
@@ -161,10 +158,9 @@ def run_searches(
             if look or last:
                 progress.end_converged()
                 running = was_running & progress.alive[number]
-                ending = running if last else running & ~progress.running[number]
                 free_of = partial(steps.free, problem, state)
                 with torch.no_grad():
-                    watcher.on_candidates(Candidates(number, running, ending, evaluation, free_of))
+                    watcher.on_candidates(Candidates(number, running, evaluation, free_of))
         watcher.on_visit(progress.visit(step))
         if not last and len(number):
             state = steps.update(problem, state, evaluation, step)

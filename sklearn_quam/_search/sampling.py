@@ -12,7 +12,7 @@ the epistemic uncertainty is small instead of being an average over bad models.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -41,8 +41,94 @@ class Accumulator(Protocol):
 # "gaussian": models drawn around each best one, and their spread relative to the change found.
 _N_DRAWS = 8
 _SPREAD = 0.25
+# Ways that are no rounding, in log-odds or standard deviations.
+_SHORTEST_WAY = 0.01
 # Steps whose models are handed over together, which costs less than one by one.
 _HAND_OVER_EVERY = 8
+
+
+class AnswerCosts:
+    """What the answer that each search is after costs, in mean loss.
+
+    The cost of a model is the loss increase that the given network expects itself. It is never
+    negative, and zero for the given network alone. Costs are taken to rise with the square of the
+    way. Where a search measures every model well, the cost is interpolated where the way passes the
+    answer. Where it sees mini-batches, a single one may be lucky: the cost of a unit of the way is
+    averaged over the last steps.
+
+    Parameters
+    ----------
+    problem : Problem
+        What the searches have in common.
+    steps : Steps
+        How they move.
+    original : Prediction
+        What the given network predicts.
+    score : Tensor of shape (n_searches,)
+        The score of the target there.
+    """
+
+    def __init__(self, problem: Problem, steps: Steps, original: Any, score: Tensor) -> None:
+        self._level, self._continues = problem.targets.level, problem.targets.continues
+        self._measures_all, self._window = steps.measures_all, steps.window
+        self._start = self._last_score = score
+        self._last_root = torch.zeros_like(score)
+        self.cost = torch.where(score >= self._level, 0.0, torch.inf).to(score)
+        # Of a search that has not come as far as the answer: what it would cost to go on.
+        self._continued = torch.full_like(score, torch.inf)
+        # What a unit of the way costs, where mini-batches tell.
+        self.cost_of_unit = torch.full_like(score, torch.nan)
+        # A model that gives the answer, or is the closest to it.
+        self.rival = original.clone()
+        self._every = torch.arange(len(score), device=score.device)
+        # Of the last steps: what the models have cost, and the squares of their ways.
+        self._last_costs = score.new_zeros(self._window, len(score))
+        self._last_squares = torch.zeros_like(self._last_costs)
+
+    def note(self, visit: Visit, score: Tensor) -> None:
+        """Take the models of a step, with their scores."""
+        if self._measures_all:
+            cost, continued = self._between_steps(visit, score)
+        else:
+            self.cost_of_unit = self._over_last_steps(visit, score)
+            cost = self.cost_of_unit * (self._level - self._start) ** 2
+            # A shorter way may be rounding.
+            moved = score - self._start > _SHORTEST_WAY
+            continued = torch.where(moved & (cost < self._continued), cost, torch.inf)
+        reached, alive = score >= self._level, visit.alive
+        better = alive & reached & (cost < self.cost)
+        closer = alive & ~reached & torch.isfinite(continued) & torch.isinf(self.cost)
+        self.cost = torch.where(better, cost, self.cost)
+        self._continued = torch.where(closer, continued, self._continued)
+        self.rival = self.rival.replaced(self._every, better | closer, visit.prediction)
+
+    def _over_last_steps(self, visit: Visit, score: Tensor) -> Tensor:
+        """Return what a unit of the way costs, by the mini-batches of the last steps."""
+        slot, moved = visit.step % self._window, visit.steps == visit.step
+        for kept, new in (
+            (self._last_costs[slot], visit.expected_increase),
+            (self._last_squares[slot], (score - self._start).clamp(min=0) ** 2),
+        ):
+            kept.copy_(torch.where(moved, new, kept))
+        return self._last_costs.sum(dim=0) / self._last_squares.sum(dim=0)
+
+    def _between_steps(self, visit: Visit, score: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the cost where the way passes the answer, and where it would."""
+        increase = visit.expected_increase.to(score)
+        root = increase.clamp(min=0).sqrt()
+        part = (self._level - self._last_score) / (score - self._last_score)
+        passes = (self._last_score < self._level) & (score >= self._level)
+        between = (self._last_root + part * (root - self._last_root)) ** 2
+        way, whole = score - self._start, self._level - self._start
+        continued = torch.where(way > 0, increase * (whole / way) ** 2, torch.inf)
+        self._last_score, self._last_root = score, root
+        return torch.where(passes, between, increase), continued
+
+    def costs(self) -> Tensor:
+        """Return what each answer costs; ways of means are drawn out to it."""
+        if not self._continues:
+            return self.cost
+        return torch.where(torch.isinf(self.cost), self._continued, self.cost)
 
 
 @dataclass
@@ -71,9 +157,6 @@ class Sampler:
         Scale of loss increases for the average that predicts; None where it is the same.
     """
 
-    # Whether it needs the loss increase that the given network expects itself.
-    needs_expected_increase: ClassVar[bool] = False
-
     problem: Problem
     steps: Steps
     posterior: Accumulator | None
@@ -86,75 +169,30 @@ class Sampler:
 
     def __post_init__(self) -> None:
         n_searches, device = len(self.target), self.target.device
-        # The cheapest model that disagrees with the given one, of each search.
-        dtype = self.problem.training.losses.dtype
-        self.rival_increase = torch.full((n_searches,), torch.inf, dtype=dtype, device=device)
-        self.rival = self.original.clone()
         self.n_steps = torch.zeros(n_searches, dtype=torch.long, device=device)
         self.diverged = torch.zeros(n_searches, dtype=torch.bool, device=device)
-        # What it costs to come to another answer, and where the last step was on the way to it.
-        given = self._score(self.original) >= self.problem.targets.level
-        self.price = torch.where(given, 0.0, self.rival_increase)
-        self._beyond = self.price
-        self._last_score = self._score(self.original)
-        self._last_root = torch.zeros_like(self.price)
+        score = self._score(self.original)
+        self.answers = AnswerCosts(self.problem, self.steps, self.original, score)
 
     def _score(self, prediction: Prediction) -> Tensor:
         targets: Any = self.problem.targets
-        return targets.score(prediction, self.original, self.target).to(self.rival_increase)
+        score = targets.score(prediction, self.original, self.target)
+        return score.to(self.problem.training.losses.dtype)
 
     def on_visit(self, visit: Visit) -> None:
         """Take the models of a step."""
         self.n_steps, self.diverged = visit.steps, ~visit.alive
-        self._note_price(visit)
-        if self.steps.measures_all:
-            increase = torch.maximum(visit.loss_increase, visit.expected_increase)
-            every = torch.arange(len(self.target), device=self.target.device)
-            self._note_rivals(
-                every, visit.prediction, torch.where(visit.alive, increase, torch.inf)
-            )
-
-    def _note_price(self, visit: Visit) -> None:
-        """Note what the answer costs where a way passes it; a cost rises with the square."""
-        level = self.problem.targets.level
-        measured = self.steps.measures_all
-        increase = visit.expected_increase if measured else visit.loss_increase
-        score, root = self._score(visit.prediction), increase.clamp(min=0).sqrt()
-        part = (level - self._last_score) / (score - self._last_score)
-        passes = (self._last_score < level) & (score >= level)
-        price = (self._last_root + part * (root - self._last_root)) ** 2
-        price = torch.where(score >= level, torch.where(passes, price, root**2), torch.inf)
-        self.price = torch.where(visit.alive, torch.minimum(self.price, price), self.price)
-        short = (score > 0) & (score < level) & visit.alive
-        self._beyond = torch.where(short, increase * (level / score) ** 2, self._beyond)
-        self._last_score, self._last_root = score, root
-
-    def prices(self) -> Tensor:
-        """Return what each answer costs in mean loss; ways of means are drawn out to it."""
-        if not self.problem.targets.continues:
-            return self.price
-        return torch.where(torch.isinf(self.price), self._beyond, self.price)
+        self.answers.note(visit, self._score(visit.prediction))
 
     def on_candidates(self, candidates: Candidates) -> None:
-        """Measure the models of searches that end, unless every model is measured anyway."""
-        if not self.steps.measures_all and bool(candidates.ending.any()):
-            self._measure(*candidates.pick(candidates.ending))
+        """Take nothing: what a step tells is enough."""
 
     def finish(self) -> None:
         """Hand over what could not be handed over before."""
 
     def _measure(self, number: Tensor, free: Free) -> tuple[Prediction, Tensor]:
         query = tuple(part[number] for part in self.query)
-        prediction, increase = self.problem.measure(free, query, self.steps.rows_at_once)
-        self._note_rivals(number, prediction, increase)
-        return prediction, increase
-
-    def _note_rivals(self, number: Tensor, prediction: Any, increase: Tensor) -> None:
-        targets: Any = self.problem.targets
-        disagrees = targets.disagrees(self.original[number], prediction)
-        cheaper = disagrees & (increase < self.rival_increase[number])
-        self.rival_increase[number] = torch.where(cheaper, increase, self.rival_increase[number])
-        self.rival = self.rival.replaced(number, cheaper, prediction)
+        return self.problem.measure(free, query, self.steps.rows_at_once)
 
     def _hand_over(
         self, prediction: Prediction, increase: Tensor, counts: Tensor, share: Tensor | None = None
@@ -217,8 +255,8 @@ class BestSampler(Sampler):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.best = self.original.clone()
-        self.best_increase = torch.zeros_like(self.rival_increase)
-        self.best_divergence = torch.zeros_like(self.rival_increase)
+        self.best_increase = torch.zeros_like(self.answers.cost)
+        self.best_divergence = torch.zeros_like(self.answers.cost)
         self.found = torch.zeros_like(self.diverged)
         self.models: Free = {}
         if self.keeps_models:
@@ -266,54 +304,67 @@ class BestSampler(Sampler):
         self._hand_over(self.best, self.best_increase, self.found)
 
 
-class BoundsSampler(BestSampler):
+class BoundsSampler(Sampler):
     """How small and how large each probability is among the models that are cheap enough.
 
     Natural search takes few steps. Between a model that is cheap enough and the next one that is
-    not, the cost is taken to rise with the square of the way, and probabilities evenly.
+    not, the cost is taken to rise with the square of the way, and the log-odds of each class
+    evenly, which they do in a linear model with two classes.
     """
 
-    # The largest loss increase of a model that counts.
+    # The largest cost of a model that counts, in mean loss.
     bound: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.lower = self.upper = self._last = self.original.expected()
-        self._last_root = torch.zeros_like(self.rival_increase)
+        self.lower = self.upper = _log_odds(self.original).sigmoid()
+        # Of the model before: log-odds of all classes, and the root of what it costs.
+        self._before = _log_odds(self.original)
+        self._root_before = torch.zeros_like(self._before[:, 0])
 
-    def _take(
-        self,
-        number: Tensor,
-        fine: Tensor,
-        prediction: Any,
-        increase: Tensor,
-        free: Free,  # noqa: ARG002
-    ) -> None:
-        proba, root = prediction.expected().to(self.lower), increase.clamp(min=0).sqrt()
-        last, last_root = self._last[number], self._last_root[number]
-        largest = self.bound**0.5
-        within = fine & (root <= largest)
+    def on_candidates(self, candidates: Candidates) -> None:
+        """Take the models of a step."""
         if self.steps.measures_all:
-            crosses = fine & (root > largest) & (last_root <= largest)
-            part = torch.where(crosses, (largest - last_root) / (root - last_root), 1.0)
-            counted = torch.lerp(last, proba, part[:, None].to(last))
-            within = within | crosses
-        else:
-            counted = proba
-        counts = within[:, None]
-        lower, upper = self.lower[number], self.upper[number]
-        lower = torch.where(counts, torch.minimum(lower, counted), lower)
-        upper = torch.where(counts, torch.maximum(upper, counted), upper)
-        self.lower = self.lower.index_copy(0, number, lower)
-        self.upper = self.upper.index_copy(0, number, upper)
-        moved = torch.where(fine[:, None], proba, last)
-        self._last = self._last.index_copy(0, number, moved)
-        self._last_root = self._last_root.index_copy(
-            0, number, torch.where(fine, root, last_root).to(self._last_root)
+            found = candidates.evaluation
+            # What `AnswerCosts` goes by, too.
+            cost: Any = found.expected_increase
+            self._take_until_too_dear(candidates.number, candidates.running, found.at_query, cost)
+        elif bool(candidates.running.any()):
+            number, free = candidates.pick(candidates.running)
+            prediction, increase = self._measure(number, free)
+            counts = (increase <= self.bound)[:, None]
+            self._widen(number, counts, prediction.expected())
+
+    def _take_until_too_dear(
+        self, number: Tensor, fine: Tensor, prediction: Any, cost: Tensor
+    ) -> None:
+        """Take models up to where their way becomes too expensive."""
+        root, largest = cost.clamp(min=0).sqrt().to(self._root_before), self.bound**0.5
+        log_odds = _log_odds(prediction)
+        before, root_before = self._before[number], self._root_before[number]
+        crosses = (root > largest) & (root_before <= largest)
+        part = torch.where(crosses, (largest - root_before) / (root - root_before), 1.0)
+        reached = torch.lerp(before, log_odds, part[:, None]).sigmoid()
+        self._widen(number, (fine & ((root <= largest) | crosses))[:, None], reached)
+        self._before = replace_rows(self._before, number, fine, log_odds)
+        self._root_before = self._root_before.index_copy(
+            0, number, torch.where(fine, root, root_before)
         )
 
-    def finish(self) -> None:
-        """Hand over nothing: only the bounds are wanted."""
+    def _widen(self, number: Tensor, counts: Tensor, proba: Tensor) -> None:
+        """Let the bounds of some searches hold probabilities, where these count."""
+        lower, upper = self.lower[number], self.upper[number]
+        proba = torch.where(counts, proba.to(lower), lower)
+        self.lower = self.lower.index_copy(0, number, torch.minimum(lower, proba))
+        proba = torch.where(counts, proba, upper)
+        self.upper = self.upper.index_copy(0, number, torch.maximum(upper, proba))
+
+
+def _log_odds(prediction: Any) -> Tensor:
+    """Return the log-odds of every class."""
+    log_proba = prediction.log_proba.to(accumulation_dtype(prediction.device))
+    log_proba = log_proba.clamp(max=-torch.finfo(log_proba.dtype).tiny)
+    return log_proba - (-torch.expm1(log_proba)).log()
 
 
 class GaussianSampler(BestSampler):

@@ -72,17 +72,15 @@ class ClassTargets:
         """Return where a prediction is, in coordinates that are comparable between data sets."""
         return prediction.expected()
 
-    def disagrees(self, original: Categorical, prediction: Categorical) -> Tensor:
-        """Tell whether a found model predicts another class."""
-        return original.log_proba.argmax(dim=-1) != prediction.log_proba.argmax(dim=-1)
-
     def name(self, target: int) -> Any:
         """Return what a target is called."""
         return self.labels[target]
 
-    def rival_names(self, rivals: Categorical, original: Categorical) -> np.ndarray:  # noqa: ARG002
+    def rival_names(self, rivals: Categorical, original: Categorical) -> np.ndarray:
         """Return what models that disagree say instead."""
-        return self.labels[rivals.log_proba.argmax(dim=-1).cpu().numpy()].astype(object)
+        own = original.log_proba.argmax(dim=-1, keepdim=True)
+        others = rivals.log_proba.scatter(-1, own, -torch.inf)
+        return self.labels[others.argmax(dim=-1).cpu().numpy()].astype(object)
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,10 +141,6 @@ class DirectionTargets:
         """Return where a prediction is, in coordinates that are comparable between data sets."""
         return (prediction.mean - original.mean) / original.variance.sqrt()
 
-    def disagrees(self, original: Gaussian, prediction: Gaussian) -> Tensor:
-        """Tell whether a found model is off by at least one standard deviation."""
-        return self.position(prediction, original).abs().amax(dim=-1) >= 1
-
     def name(self, target: int) -> str | None:
         """Return what a target is called."""
         return ("up", "down")[target % 2]
@@ -164,16 +158,22 @@ class UntargetedClasses(ClassTargets):
 
     untargeted = True
     count = 1
-    # No class is asked for.
-    level = float("inf")
 
     def choose(self, original: Categorical) -> Tensor:
         """Return one nameless target for each row."""
         return torch.zeros(len(original), 1, dtype=torch.long, device=original.device)
 
+    def is_original(self, original: Categorical, target: Tensor) -> Tensor:  # noqa: ARG002
+        """Tell that no target is what the given network says."""
+        return torch.zeros_like(target, dtype=torch.bool)
+
     def loss(self, prediction: Categorical, original: Categorical, target: Tensor) -> Tensor:  # noqa: ARG002
         """Return minus the divergence."""
         return -original.kl(prediction)
+
+    def score(self, prediction: Categorical, original: Categorical, target: Tensor) -> Tensor:  # noqa: ARG002
+        """Return the log-odds of all classes but the one that the given network says."""
+        return -super().score(prediction, original, original.log_proba.argmax(dim=-1))
 
     def name(self, target: int) -> None:
         """Return None: the target has no name."""

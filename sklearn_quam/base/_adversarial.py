@@ -105,7 +105,7 @@ class AdversarialSearch(WeightChanging):
         search, self.search_reason_ = self._choose_search(search, network)
         self.temperature_ = self._choose_temperature(search)
         self.slack_ = self._auto_slack if self.slack is None else float(self.slack)
-        exact = isinstance(search, NaturalSearch) and search._needs_double(self._is_regressor())
+        exact = isinstance(search, NaturalSearch) and search._needs_double(fit.original)
         if exact and fit.reference.device.type != "mps":
             training = fit.training.in_double()
             reference = fit.reference.in_double()
@@ -261,10 +261,11 @@ class AdversarialSearch(WeightChanging):
 
     @computing()
     def rival_costs(self, X: Any) -> np.ndarray:
-        """Return the price of each answer: the most readable number about a row.
+        """Return what it costs to make the network give each answer, by the cheapest model found.
 
-        "It would take 3.2 nats of evidence to make this network say 7": so much log-likelihood
-        would the whole training data lose with the cheapest model found that does.
+        The cost of a model is the sum of KL(given || model) over the training data: so much
+        log-likelihood would these lose if the given network is right. It is an upper bound of what
+        the cheapest model of all would cost, and for networks with hidden layers a loose one.
 
         Parameters
         ----------
@@ -278,7 +279,8 @@ class AdversarialSearch(WeightChanging):
             set: zero for a class that is so already, infinite for classes that were not searched
             for (see ``targets``) or not reached. Regressors have two columns for each output: to
             move its mean up, and down, by a standard deviation. All are zero for rows
-            beyond the range of the training data: any answer is as good as another.
+            beyond the range of the training data: any answer is as good as another. The lowest of
+            the other answers is ``rival_cost`` in the diagnostics.
 
         Examples
         --------
@@ -293,6 +295,11 @@ class AdversarialSearch(WeightChanging):
         """
         check_is_fitted(self)
         models = self._fitted.models
+        if models.problem.targets.untargeted:
+            raise ValueError(
+                "targets='untargeted' goes to no answer in particular: pass targets='all' to fit "
+                "to be told what each of them costs."
+            )
         return self._searched(X, models.prices, np.zeros(models.problem.targets.n_answers))
 
     def _searched(

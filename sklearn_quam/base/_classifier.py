@@ -211,7 +211,7 @@ class BaseUncertaintyClassifier(ClassifierMixin, BaseUncertaintyEstimator):
             named = ", ".join(f"{few(self.classes_[[k]])} has {counts[k]}" for k in rare[:10])
             raise ValueError(
                 f"coverage={coverage} takes at least {needed} rows of X_val of each class, but "
-                f"{named}{', ...' if len(few) > 10 else ''}. Hold out more rows of these classes, "
+                f"{named}{', ...' if len(rare) > 10 else ''}. Hold out more rows of these classes, "
                 "ask for a smaller coverage, or pass per_class=False."
             )
         scores, labels = self.conformal_scores_, self.conformal_labels_

@@ -37,7 +37,7 @@ from .._posterior.answering import answer
 from .._posterior.fitted import FittedMethod, Models, Question
 from .._posterior.known import known_range
 from .._posterior.progress import Progress
-from .._posterior.results import Answers, Diagnostics, RowResults
+from .._posterior.results import Answers, Diagnostics, KindOfDiagnostics, RowResults
 from .._typing import Device, RandomState
 from ._data import FitData, check_rows, check_training_data, check_weight
 from ._saving import Saved, identity
@@ -204,7 +204,7 @@ class BaseUncertaintyEstimator(Saved, NetworkEstimator):
     # The argument that says how many models predict each row.
     _counts_models: ClassVar[str | None] = None
     # What diagnostics the method has.
-    _diagnostics: ClassVar[type[Diagnostics]] = Diagnostics
+    _diagnostics: ClassVar[KindOfDiagnostics] = Diagnostics
     _live_parameters: ClassVar[tuple[str, ...]] = (
         "setting",
         "measure",

@@ -318,7 +318,6 @@ def test_a_diverged_search_spends_no_more_steps(build, options):
     n_targets = options.get("targets", 3)
     assert 0 < diagnostics.n_diverged[0] <= n_targets
     assert diagnostics.n_steps[0] < n_targets * SHORT["n_steps"]
-    assert np.isfinite(diagnostics.standard_error).all()
     assert diagnostics.effective_sample_size[0] >= 1
 
 

@@ -100,12 +100,11 @@ def test_class_divergence_is_the_kl_from_the_original_prediction():
     assert not torch.allclose(expected, distributions.kl_divergence(q, p))
 
 
-def test_models_disagree_where_their_classes_differ():
-    original = Categorical(torch.tensor([[0.6, 0.4], [0.6, 0.4], [0.1, 0.9]]).log())
-    found = Categorical(torch.tensor([[0.51, 0.49], [0.3, 0.7], [0.9, 0.1]]).log())
-    targets = ClassTargets(LABELS[:2])
-    assert targets.disagrees(original, found).tolist() == [False, True, True]
-    assert targets.rival_names(found, original).tolist() == ["ant", "bee", "ant"]
+def test_the_rival_is_the_most_likely_class_but_the_given_one():
+    original = Categorical(torch.tensor([[0.6, 0.3, 0.1], [0.6, 0.4, 0.0], [0.1, 0.0, 0.9]]).log())
+    found = Categorical(torch.tensor([[0.4, 0.25, 0.35], [0.3, 0.7, 0.0], [0.9, 0.1, 0.0]]).log())
+    targets = ClassTargets(LABELS[:3])
+    assert targets.rival_names(found, original).tolist() == [LABELS[2], "bee", "ant"]
 
 
 def test_position_of_a_class_prediction_is_its_probabilities():
@@ -175,11 +174,10 @@ def test_direction_divergence_is_the_kl_from_the_original_prediction():
     assert_close(original.kl(found), distributions.kl_divergence(p, q).sum(dim=-1))
 
 
-def test_regressions_disagree_at_one_standard_deviation():
+def test_the_rival_of_a_regression_is_where_its_mean_is_off_the_most():
     original = Gaussian(torch.zeros(4, 2), torch.tensor([[4.0, 1.0]]).expand(4, 2))
     mean = torch.tensor([[1.9, 0.9], [2.0, 0.0], [0.0, -1.0], [-1.0, 3.0]])
     found = Gaussian(mean, torch.full((4, 2), 100.0))
-    assert DIRECTIONS.disagrees(original, found).tolist() == [False, True, True, True]
     assert DIRECTIONS.rival_names(found, original).tolist() == ["up", "up", "down", "up"]
 
 

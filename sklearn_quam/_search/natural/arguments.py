@@ -28,6 +28,8 @@ _AUTO: dict[str, tuple[Any, Any]] = {"damping": (1e-3, 0.1), "n_corrections": (0
 # How unsure a network counts as being of a training row at least.
 _LEAST_UNSURE = 0.01
 _ROWS_AT_ONCE = 4096
+# Log-odds whose rounding in single precision is too coarse for what small changes cost.
+_LARGE_LOG_ODDS = 100.0
 
 
 class NaturalSearch(BaseEstimator):
@@ -49,7 +51,7 @@ class NaturalSearch(BaseEstimator):
     n_corrections : int or "auto", default="auto"
         Steps after each of these that make the model cheaper without a change of its target's
         score: closer to the cheapest model there is, and slower. "auto" is 0 for classifiers, whose
-        rows are ranked as well without, and 8 for regressors. Linear models need none.
+        rows are ranked as well without, and 8 for regressors that are no linear models.
     goal : float, default=32.0
         Log-odds of the class that a search goes to. Regressors go to five standard deviations that
         the mean has in a linear model, whatever this says.
@@ -106,9 +108,13 @@ class NaturalSearch(BaseEstimator):
         self.n_rows = n_rows
         self.screen = screen
 
-    def _needs_double(self, regression: bool) -> bool:
-        """Tell whether rounding would show: corrections amplify it."""
-        return bool(_chosen(self, "n_corrections", int(regression)))
+    def _needs_double(self, on_training: Any) -> bool:
+        """Tell whether rounding would show: corrections amplify it, and large log-odds have it."""
+        if not isinstance(on_training, Categorical):
+            return bool(_chosen(self, "n_corrections", 1))
+        if _chosen(self, "n_corrections", 0):
+            return True
+        return bool((on_training.log_proba < -_LARGE_LOG_ODDS).any())
 
     def _steps(self, problem: Problem, generator: torch.Generator, limits: Limits) -> NaturalSteps:
         """Return the steps of a search."""
@@ -224,9 +230,12 @@ def _measured_steps(
     n_rows = min(search.n_rows, len(training))
     ways: Any = {"n_steps": search.n_steps, "goal": search.goal, "n_rows": n_rows, "start": start}
     ways["sensitivity"] = _sensitivity(training.weight, problem.original_on_training)
+    # The path of a linear regression is the cheapest one.
+    if is_linear(network) and search.n_corrections == "auto":
+        n_corrections = 0
     # Corrections need gradients of what training rows cost, which the chain does without.
     steps: ChainSteps | None = None
-    if is_linear(network) or not n_corrections:
+    if not n_corrections:
         steps = chain_steps(network, training, preconditioner, **ways)
     if steps is not None:
         return steps, preconditioner

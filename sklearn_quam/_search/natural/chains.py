@@ -4,6 +4,10 @@ In the first searched layer the change of a search is an outer product with a le
 never changes, because the row that the search is about comes in unchanged: training rows enter by
 one number each, and the largest product disappears. Where there is no other layer, this is all
 there is.
+
+What concerns the row itself is computed in double precision: an inverse curvature amplifies
+rounding, and costs near the answer are small differences. It takes little time, because there is
+one such row for many training rows.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from ..._curvature.preconditioner import LayerInverse, Preconditioner
 from ..._network.chain import ACTIVATIONS, Chain, through_activation
 from ..._network.executors import ChainExecutor
 from ..._network.free import Free, FreeNetwork
-from ..._network.limits import batches, slices
+from ..._network.limits import accumulation_dtype, batches, slices
 from ..._network.predictions import Prediction
 from ..._network.reference import Rows, TrainingSet
 from ..problem import Problem
@@ -42,6 +46,8 @@ class ChainState(State):
         Right factors of the change of the first layer.
     weights, biases : list of Tensor of shape (n_searches, ...)
         Parameters of the layers behind it.
+    changes : list of list of tuple
+        Left and right factors of the change of each of these layers, a pair for each step.
     left : Tensor of shape (n_rows, n_in)
         Left factor of the change of the first layer.
     reach : Tensor of shape (n_rows,)
@@ -61,6 +67,7 @@ class ChainState(State):
     change: Tensor
     weights: list[Tensor]
     biases: list[Tensor]
+    changes: list[list[tuple[Tensor, Tensor]]]
     left: Tensor
     reach: Tensor
     at_first: Tensor
@@ -94,8 +101,8 @@ class ChainSteps(NaturalSteps):
         inputs = inputs_of_layers(executor.chain, rows)
         witnesses = self.witnesses(problem, inputs)
         first, inverse = layers[0], self.inverses[0].inputs
-        own = with_constant(rows, inverse)
-        left = own @ inverse
+        exact = rows.to(accumulation_dtype(rows.device))
+        left, reach = through_inverse(exact, inverse)
         (training,) = problem.training.rows
         seen = training[witnesses.index]
         n_searches = len(target)
@@ -104,14 +111,15 @@ class ChainSteps(NaturalSteps):
             (rows,),
             original,
             target,
-            change=rows.new_zeros(len(rows), n_targets, len(first.weight)),
+            change=exact.new_zeros(len(rows), n_targets, len(first.weight)),
             weights=[_copies(layer.weight, n_searches) for layer in layers[1:]],
             biases=[_copies(_bias(layer), n_searches) for layer in layers[1:]],
+            changes=[[] for _ in layers[1:]],
             left=left,
-            reach=(left * own).sum(dim=-1),
-            at_first=affine(first, rows),
+            reach=reach,
+            at_first=affine(first, exact),
             witnesses=witnesses,
-            witness_reach=(with_constant(seen, inverse) @ left[..., None])[..., 0],
+            witness_reach=(with_constant(seen, inverse) @ left.to(seen)[..., None])[..., 0],
             # Where there is nothing behind it, what it returns is not needed.
             witness_first=seen.new_empty(0)
             if _is_plain_head(executor)
@@ -133,6 +141,8 @@ class ChainSteps(NaturalSteps):
             increases = self.costs(problem, state.witnesses, prediction)
         targets: Any = problem.targets
         score = targets.score(at_query, state.original, state.target)
+        # What is handed on has the type of everything else.
+        at_query = at_query.to(state.original.parts[0].dtype)
         return NaturalEvaluation(at_query, *increases, score, values)
 
     @torch.no_grad()
@@ -145,14 +155,11 @@ class ChainSteps(NaturalSteps):
         gradients = _gradients(problem, state, values, layers)
         directions, slope = [], torch.zeros_like(evaluation.score)
         for number, (gradient, inverse) in enumerate(zip(gradients, self.inverses, strict=True)):
-            right = gradient @ inverse.outputs
-            gain = (right * gradient).sum(dim=-1)
+            right, gain = through_inverse(gradient, inverse.outputs)
             if number == 0:
                 left, reach = None, state.reach.repeat_interleave(state.change.shape[1])
             else:
-                own = with_constant(values[number - 1], inverse.inputs)
-                left = own @ inverse.inputs
-                reach = (left * own).sum(dim=-1)
+                left, reach = through_inverse(values[number - 1], inverse.inputs)
             slope = slope + reach * gain
             directions.append((left, right))
         goal = state.goal
@@ -164,7 +171,9 @@ class ChainSteps(NaturalSteps):
             if left is None:
                 state.change.add_(moved.view_as(state.change))
                 continue
+            state.changes[number - 1].append((left, moved))
             weight, bias = state.weights[number - 1], state.biases[number - 1]
+            left, moved = left.to(weight), moved.to(weight)
             weight.baddbmm_(moved[..., None], left[:, None, : weight.shape[-1]])
             if left.shape[-1] > weight.shape[-1]:
                 bias.addcmul_(moved, left[:, -1:])
@@ -177,6 +186,7 @@ class ChainSteps(NaturalSteps):
         n_targets = state.change.shape[1]
         change, left = state.change.flatten(0, 1)[index], state.left[index // n_targets]
         n_in, first = layers[0].weight.shape[1], prefixes[0]
+        change, left = change.to(layers[0].weight), left.to(layers[0].weight)
         weight = layers[0].weight + change[..., None] * left[:, None, :n_in]
         found = {f"{first}weight": weight}
         if layers[0].bias is not None:
@@ -193,8 +203,11 @@ class ChainSteps(NaturalSteps):
         """Return what each layer makes of the rows themselves, (n_searches, n_out)."""
         value = state.at_first[:, None] + state.reach[:, None, None] * state.change
         values = [_activated(chain.layers[0].activation, value.flatten(0, 1))]
-        for layer, weight, bias in zip(chain.layers[1:], state.weights, state.biases, strict=True):
-            value = torch.baddbmm(bias[..., None], weight, values[-1][..., None])[..., 0]
+        for layer, changes in zip(chain.layers[1:], state.changes, strict=True):
+            value = affine(layer, values[-1])
+            for left, moved in changes:
+                own = with_constant(values[-1], left[0])
+                value += (own * left).sum(dim=-1, keepdim=True) * moved
             values.append(_activated(layer.activation, value))
         return values
 
@@ -217,7 +230,7 @@ class ChainSteps(NaturalSteps):
         self, chain: Chain, state: ChainState, rows: slice, searches: slice, outputs: Tensor
     ) -> None:
         """Run the chain for the witnesses of some rows, and write what it returns."""
-        change, reach = state.change[rows], state.witness_reach[rows]
+        change, reach = state.change[rows].to(outputs), state.witness_reach[rows]
         value = outputs
         for number, layer in enumerate(chain.layers):
             shape = (len(outputs), len(layer.weight), outputs.shape[2])
@@ -241,27 +254,28 @@ class ChainSteps(NaturalSteps):
         change by k c: its loss rises by log(sum of p exp(k c)) minus k times the c of its label, or
         minus k times the expected c.
         """
-        witnesses, reach, change = state.witnesses, state.witness_reach, state.change
+        # Both are differences of large numbers: in single precision, little would be left of them.
+        witnesses, change = state.witnesses, state.change
+        reach = state.witness_reach.to(change)
         original: Any = witnesses.original
-        proba = original.expected()
-        # The largest change of a logit of each row, which keeps the exponentials finite.
-        ends = torch.stack([change.amax(dim=-1), change.amin(dim=-1)], dim=-1)
-        largest = (reach[..., None, None] * ends[:, None]).amax(dim=-1)
-        means = torch.empty_like(largest)
-        n_bytes = largest[0].numel() * change.shape[-1] * change.element_size()
+        log_proba = original.log_proba.to(change).log_softmax(dim=-1)
+        log_mean = change.new_empty(*reach.shape, change.shape[1])
+        n_bytes = log_mean[0].numel() * change.shape[-1] * change.element_size()
         size = len(change) if change.device.type != "cpu" else max(1, _CACHE_BYTES // n_bytes)
         for rows in slices(len(change), size):
-            shifted = reach[rows, :, None, None] * change[rows, None]
-            shifted -= largest[rows][..., None]
-            torch.matmul(shifted.exp_(), proba[rows][..., None], out=means[rows][..., None])
-        log_mean = (largest + means.log()).mT
-        expected = reach[:, None] * (proba @ change.mT).mT
+            # In logarithms: a network may be surer than the smallest probability that is no zero.
+            moved = torch.addcmul(
+                log_proba[rows, :, None], reach[rows, :, None, None], change[rows, None]
+            )
+            torch.logsumexp(moved, dim=-1, out=log_mean[rows])
+        log_mean = log_mean.mT
+        expected = reach[:, None] * (log_proba.exp() @ change.mT).mT
         index = witnesses.target[:, None, :].expand(-1, change.shape[1], -1)
         labelled = reach[:, None] * change.gather(-1, index)
         divergence = (log_mean - expected).clamp(min=0)
         return (
-            self._bound(problem, witnesses, log_mean - labelled),
-            self._mean(problem, witnesses, divergence),
+            self._bound(problem, witnesses, log_mean - labelled).to(original.log_proba),
+            self._mean(problem, witnesses, divergence).to(original.log_proba),
         )
 
 
@@ -342,7 +356,11 @@ def _gradients(
     """Return derivatives of the scores by what each layer returns before its activation."""
     gradients = [output_gradients(problem, state.original, state.target, values[-1])]
     for number in reversed(range(1, len(layers))):
-        back = torch.bmm(gradients[0][:, None], state.weights[number - 1])[:, 0]
+        gradient, weight = gradients[0], layers[number].weight
+        back = gradient @ weight.to(gradient)
+        for left, moved in state.changes[number - 1]:
+            share = (gradient * moved).sum(dim=-1, keepdim=True)
+            back += share * left[:, : weight.shape[1]]
         activation = layers[number - 1].activation
         gradients.insert(0, through_activation(activation, back, values[number - 1]))
     return gradients
@@ -366,8 +384,16 @@ def _activated(activation: str | None, values: Tensor) -> Tensor:
 
 
 def affine(layer: Any, rows: Tensor) -> Tensor:
-    """Return what a given layer makes of rows, before its activation."""
-    return torch.nn.functional.linear(rows, layer.weight, layer.bias)
+    """Return what a given layer makes of rows, before its activation, in their type."""
+    bias = None if layer.bias is None else layer.bias.to(rows)
+    return torch.nn.functional.linear(rows, layer.weight.to(rows), bias)
+
+
+def through_inverse(values: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:
+    """Return products with an inverse, and inner products of these with the values."""
+    own = with_constant(values, inverse)
+    product = own @ inverse.to(own)
+    return product, (product * own).sum(dim=-1)
 
 
 def _bias(layer: Any) -> Tensor:

@@ -12,17 +12,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._curvature.influence import with_constant
 from ..._curvature.preconditioner import Preconditioner
 from ..._curvature.scores import WholeNetwork
 from ..._network.chain import through_activation
 from ..._network.free import Free
+from ..._network.limits import accumulation_dtype
 from ..._network.outputs import NetworkErrors
 from ..._network.predictions import Prediction
 from ..._network.reference import Rows
 from ..problem import Problem
 from ..steps import Evaluation, State
-from .chains import ChainSteps, affine, inputs_of_layers, output_gradients
+from .chains import (
+    ChainSteps,
+    affine,
+    inputs_of_layers,
+    output_gradients,
+    through_inverse,
+)
 from .general import GeneralSteps, leaves, predict_at_query
 
 # Points on the way that the integral over the score is made of.
@@ -94,7 +100,7 @@ class LinearSteps:
             scores, change, gradient = self._through_any(problem, query, original, target)
         variance = (gradient * change).sum(dim=-1).clamp(min=0)
         targets: Any = problem.targets
-        at_start = targets.score(original, original, target)
+        at_start = targets.score(self._interpreted(problem, scores), original, target)
         goal = self.path.goals(problem, at_start, variance)
         end = self.path.length(goal, at_start, variance, self.path.n_steps - 1)
         zero = torch.zeros_like(end)
@@ -105,14 +111,18 @@ class LinearSteps:
         """Return what the models of a point on the way predict and cost."""
         part = state.end * (step / self.n_steps)
         scores = state.scores + part[:, None] * state.change
+        dtype = state.original.parts[0].dtype
+        at_query = self._interpreted(problem, scores).to(dtype)
+        cost = (0.5 * part**2 * state.variance / self.n_training_rows).to(dtype)
+        return Evaluation(at_query, cost, cost)
+
+    def _interpreted(self, problem: Problem, scores: Tensor) -> Any:
+        """Return what scores mean."""
         if isinstance(self.path, ChainSteps):
             executor: Any = problem.network.executor
-            at_query = executor.interpret(scores[..., None])[:, 0]
-        else:
-            view = WholeNetwork(problem.network, scores.shape[-1])
-            at_query = view.likelihood.prediction(scores)
-        cost = 0.5 * part**2 * state.variance / self.n_training_rows
-        return Evaluation(at_query, cost, cost)
+            return executor.interpret(scores[..., None])[:, 0]
+        view = WholeNetwork(problem.network, scores.shape[-1])
+        return view.likelihood.prediction(scores)
 
     def update(
         self,
@@ -163,12 +173,14 @@ class LinearSteps:
         assert isinstance(self.path, ChainSteps)
         executor: Any = problem.network.executor
         layers, inverses = executor.chain.layers, self.path.inverses
-        inputs = inputs_of_layers(executor.chain, query[0][::n_targets])
+        rows = query[0][::n_targets]
+        # An inverse curvature amplifies rounding.
+        inputs = inputs_of_layers(executor.chain, rows.to(accumulation_dtype(rows.device)))
         scores = affine(layers[-1], inputs[-1]).repeat_interleave(n_targets, dim=0)
         gradients = [output_gradients(problem, original, target, scores)]
         repeated = [part.repeat_interleave(n_targets, dim=0) for part in inputs]
         for number in reversed(range(1, len(layers))):
-            back = gradients[0] @ layers[number].weight
+            back = gradients[0] @ layers[number].weight.to(gradients[0])
             activation = layers[number - 1].activation
             gradients.insert(0, through_activation(activation, back, repeated[number]))
         change = torch.zeros_like(gradients[0])
@@ -176,10 +188,10 @@ class LinearSteps:
             if number:
                 activation = layers[number - 1].activation
                 change = through_activation(activation, change, repeated[number])
-                change = change @ layers[number].weight.T
-            own = with_constant(inputs[number], inverse.inputs)
-            reach = ((own @ inverse.inputs) * own).sum(dim=-1).repeat_interleave(n_targets)
-            change = change + reach[:, None] * (gradients[number] @ inverse.outputs)
+                change = change @ layers[number].weight.T.to(change)
+            _, leverage = through_inverse(inputs[number], inverse.inputs)
+            right, _ = through_inverse(gradients[number], inverse.outputs)
+            change = change + leverage.repeat_interleave(n_targets)[:, None] * right
         return scores, change, gradients[-1]
 
     def _through_any(

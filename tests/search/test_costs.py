@@ -1,0 +1,290 @@
+"""What rivals cost: properties that hold whichever way a search goes."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.datasets import load_diabetes, load_digits, make_moons
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import accuracy_score, log_loss
+from sklearn.neural_network import MLPClassifier, MLPRegressor
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from torch import nn
+
+from sklearn_quam import NaturalSearch, PenaltySearch, QUAMClassifier, QUAMRegressor
+from sklearn_quam._search.sampling import Sampler
+
+from ..networks import LABELS, TARGET, TWO_TARGETS, X_NEW, X, dense, train
+
+SEARCHES = {"natural": "natural", "linear": "linear", "penalty": PenaltySearch(n_steps=30)}
+each_search = pytest.mark.parametrize("search", SEARCHES)
+
+
+@cache
+def moons(alpha):
+    """Return overlapping classes: many labels are noise, and many rows are near the boundary."""
+    rows, y = make_moons(1200, noise=0.35, random_state=0)
+    net = MLPClassifier((32,), alpha=alpha, max_iter=400, random_state=0, tol=1e-3)
+    est = QUAMClassifier(net.fit(rows[:800], y[:800]), setting="expected", random_state=0)
+    return est.fit(rows[:800], y[:800]), rows[800:1000], y[800:1000]
+
+
+@cache
+def seeded(n_out, target):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return train(
+            dense(n_out), X, {"classes": LABELS, "one": TARGET, "two": TWO_TARGETS}[target]
+        )
+
+
+@cache
+def fitted(search, task, **arguments):
+    options = {"search": SEARCHES[search], "random_state": 0, **arguments}
+    if task == "classes":
+        return QUAMClassifier(seeded(3, task), **options).fit(X, LABELS)
+    y = TARGET if task == "one" else TWO_TARGETS
+    return QUAMRegressor(seeded(1 if task == "one" else 2, task), **options).fit(X, y)
+
+
+# -- the average that predicts -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1e-4])
+def test_the_average_predicts_no_worse_than_the_network_where_labels_are_noisy(alpha):
+    est, rows, y = moons(alpha)
+    of_network, average = est.estimator.predict_proba(rows), est.predict_proba(rows)
+    assert log_loss(y, average) <= log_loss(y, of_network) + 0.01
+    right = [accuracy_score(y, proba.argmax(axis=1)) for proba in (of_network, average)]
+    assert right[1] >= right[0] - 0.01
+
+
+@pytest.mark.parametrize("alpha", [1.0, 1e-4])
+def test_no_label_changes_whose_rival_is_expensive(alpha):
+    est, rows, _ = moons(alpha)
+    of_network = est.estimator.predict(rows)
+    costs = est.rival_costs(rows)
+    costs[np.arange(len(rows)), of_network] = np.inf
+    settled = costs.min(axis=1) > 50
+    assert settled.sum() > 50
+    np.testing.assert_array_equal(est.predict(rows)[settled], of_network[settled])
+
+
+# In penalty search, models count as free that explain the labels better than the network does.
+@pytest.mark.parametrize("search", ["natural", "linear"])
+def test_without_a_temperature_the_average_is_the_network(search):
+    est = fitted(search, "classes", forecast_temperature=1e-9, setting="expected")
+    alone = fitted(search, "classes", setting="given")
+    np.testing.assert_allclose(est.predict_proba(X_NEW), alone.predict_proba(X_NEW), atol=1e-3)
+
+
+def test_without_a_temperature_the_average_is_the_network_where_classes_overlap():
+    est, rows, _ = moons(1.0)
+    cold = QUAMClassifier(est.estimator, forecast_temperature=1e-9, setting="expected")
+    cold.fit(*(part[:400] for part in make_moons(1200, noise=0.35, random_state=0)))
+    expected = est.estimator.predict_proba(rows)
+    np.testing.assert_allclose(cold.predict_proba(rows), expected, atol=1e-3)
+
+
+# -- one number, one rule ------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=20)
+@given(
+    st.sampled_from(sorted(SEARCHES)),
+    st.sampled_from(["classes", "one", "two"]),
+    st.sampled_from([0.0, 0.1, 1.0, 10.0, 100.0]),
+)
+def test_a_rival_is_feasible_if_it_costs_no_more_than_the_slack(search, task, slack):
+    est = fitted(search, task, slack=slack)
+    _, found = est.predict_uncertainty(X_NEW[:6], return_diagnostics=True)
+    np.testing.assert_array_equal(found.feasible, found.rival_cost <= est.slack_)
+    np.testing.assert_array_equal([r is None for r in found.rival], np.isinf(found.rival_cost))
+    # It is the cheapest of all answers that the network does not give.
+    costs = est.rival_costs(X_NEW[:6])
+    if task == "classes":
+        own = np.searchsorted(est.classes_, est.predict(X_NEW[:6]))
+        costs[np.arange(6), own] = np.inf
+        named = [c if np.isfinite(costs[i, c]) else None for i, c in enumerate(costs.argmin(1))]
+        assert found.rival.tolist() == named
+    elif task == "one":
+        assert found.rival.tolist() == [("up", "down")[c] for c in costs.argmin(axis=1)]
+    np.testing.assert_allclose(found.rival_cost, costs.min(axis=1), rtol=1e-5)
+
+
+@each_search
+@pytest.mark.parametrize("task", ["classes", "one", "two"])
+def test_nothing_but_the_own_answer_is_free(search, task):
+    est = fitted(search, task)
+    costs = est.rival_costs(X_NEW)
+    if task == "classes":
+        free = est.predict_proba(X_NEW) >= 0.5
+        np.testing.assert_array_equal(costs == 0, free)
+    else:
+        assert (costs > 0).all()
+        assert np.isfinite(costs).all()
+
+
+def test_a_regressor_by_default_has_prices_like_those_of_other_searches():
+    rows, y = load_diabetes(return_X_y=True)
+    net = make_pipeline(
+        StandardScaler(), MLPRegressor(hidden_layer_sizes=(16,), alpha=1.0, random_state=0)
+    )
+    net.set_params(mlpregressor__max_iter=300, mlpregressor__solver="lbfgs").fit(
+        rows[:300], y[:300]
+    )
+    costs = {}
+    for search in ("auto", "natural"):
+        est = QUAMRegressor(net, search=search, random_state=0).fit(rows[:300], y[:300])
+        costs[search] = est.rival_costs(rows[300:312])
+    assert (costs["auto"] > 0).all()
+    # Natural search with its corrections finds cheaper models, and not by orders of magnitude.
+    ratio = costs["auto"] / costs["natural"]
+    assert 0.3 < np.median(ratio) < 10
+
+
+@pytest.mark.parametrize("task", ["classes", "one"])
+def test_prices_of_penalty_search_by_a_slow_loop(task, monkeypatch):
+    """Each step offers the answer for what a unit of the way has cost in the last steps."""
+    visits, take = [], Sampler.on_visit
+
+    def on_visit(self, visit):
+        take(self, visit)
+        score = self._score(visit.prediction).numpy().copy()
+        visits.append((score, visit.expected_increase.clone().numpy(), visit.steps.clone().numpy()))
+
+    est = fitted("penalty", task)
+    window = est._fitted.models.steps.window
+    monkeypatch.setattr(Sampler, "on_visit", on_visit)
+    found = est.rival_costs(X_NEW[:5])
+    level, n_targets = (0.0, 3) if task == "classes" else (1.0, 2)
+    scores, increases, steps = (np.array(part) for part in zip(*visits, strict=True))
+    for number, price in enumerate(found.ravel()):
+        assert scores.shape[1] == 5 * n_targets
+        way = scores[:, number] - scores[0, number]
+        if scores[0, number] >= level:
+            assert price == 0
+            continue
+        offers = []
+        for step in range(1, steps[-1, number] + 1):
+            last = slice(max(0, step - window + 1), step + 1)
+            unit = increases[last, number].sum() / (way[last].clip(min=0) ** 2).sum()
+            if scores[step, number] >= level:
+                offers.append(unit * (level - scores[0, number]) ** 2 * len(X))
+        if offers:
+            np.testing.assert_allclose(price, min(offers), rtol=1e-4)
+
+
+def test_untargeted_searches_have_no_price_for_each_answer():
+    est = QUAMClassifier(seeded(3, "classes"), targets="untargeted", random_state=0)
+    est.set_params(search=PenaltySearch(n_steps=10)).fit(X, LABELS)
+    with pytest.raises(ValueError, match="pass targets='all'"):
+        est.rival_costs(X_NEW)
+    _, found = est.predict_uncertainty(X_NEW, return_diagnostics=True)
+    np.testing.assert_array_equal(found.feasible, found.rival_cost <= est.slack_)
+    assert all(rival != label for rival, label in zip(found.rival, est.predict(X_NEW), strict=True))
+
+
+# -- rounding ------------------------------------------------------------------------------
+
+
+def confident(hidden, margin, dtype):
+    """Return a network that is sure of most rows by so many nats, and data."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(200, 4)) + np.repeat(
+        [[3, 0, 0, 0], [0, -3, 0, 0], [0] * 4], [100, 50, 50], 0
+    )
+    rows, y = rows.astype(np.float32), np.repeat([0, 1, 2], [100, 50, 50])
+    solver = MLPClassifier((8,), activation="tanh", solver="lbfgs", random_state=0, alpha=0.1)
+    model = solver.fit(rows, y) if hidden else LogisticRegression().fit(rows, y)
+    weights = model.coefs_ if hidden else [model.coef_.T]
+    biases = model.intercepts_ if hidden else [model.intercept_]
+    layers = [nn.Linear(*weight.shape) for weight in weights]
+    with torch.no_grad():
+        for layer, weight, bias in zip(layers, weights, biases, strict=True):
+            layer.weight.copy_(torch.tensor(weight.T))
+            layer.bias.copy_(torch.tensor(bias))
+        net = nn.Sequential(layers[0], nn.Tanh(), layers[1]) if hidden else layers[0]
+        best = net(torch.tensor(rows)).topk(2, dim=1).values
+        factor = margin / (best[:, 0] - best[:, 1]).median()
+        layers[-1].weight *= factor
+        layers[-1].bias *= factor
+    return net.to(dtype), rows.astype(np.dtype(str(dtype).split(".")[1])), y
+
+
+@pytest.mark.parametrize("margin", [10, 50, 100, 300, 1000])
+@pytest.mark.parametrize("hidden", [False, True], ids=["head", "mlp"])
+def test_single_precision_says_what_double_precision_says_of_confident_networks(hidden, margin):
+    answers = []
+    for dtype in (torch.float32, torch.float64):
+        net, rows, y = confident(hidden, margin, dtype)
+        new = 2 * np.random.default_rng(1).normal(size=(12, 4)).astype(np.float32)
+        est = QUAMClassifier(net, random_state=0).fit(rows, y)
+        u, found = est.predict_uncertainty(new.astype(rows.dtype), return_diagnostics=True)
+        assert (found.n_diverged == 0).all()
+        answers.append((u.epistemic, est.rival_costs(new.astype(rows.dtype))))
+    for single, double in zip(*answers, strict=True):
+        np.testing.assert_allclose(single, double, rtol=1e-3)
+    assert np.isfinite(answers[1][1]).mean() > 0.5
+
+
+@cache
+def digits(kind, search):
+    rows, y = load_digits(return_X_y=True)
+    rows = (rows / 16).astype(np.float32)
+    net = {
+        "head": LogisticRegression(max_iter=50, tol=0.1),
+        "mlp": MLPClassifier((32,), max_iter=60, random_state=0, tol=1e-2),
+        "tanh": MLPClassifier((24, 8), activation="tanh", max_iter=60, random_state=0, tol=1e-2),
+    }[kind].fit(rows[:600], y[:600])
+    # All training rows tell what a model costs: rounding cannot choose others.
+    way = NaturalSearch(n_rows=600) if search == "natural" else search
+    est = QUAMClassifier(net, search=way, random_state=0).fit(rows[:600], y[:600])
+    assert est._fitted.models.problem.training.losses.dtype == torch.float32
+    return est, rows[600:630], est.rival_costs(rows[600:630])
+
+
+@settings(deadline=None, max_examples=20)
+@given(
+    st.sampled_from(["head", "mlp", "tanh"]),
+    st.sampled_from(["natural", "linear"]),
+    st.lists(st.integers(0, 29), min_size=1, max_size=4),
+)
+def test_prices_do_not_depend_on_the_rows_beside_them(kind, search, some):
+    est, rows, together = digits(kind, search)
+    np.testing.assert_allclose(est.rival_costs(rows[some]), together[some], rtol=1e-5, atol=1e-9)
+
+
+def test_small_divergences_have_all_their_digits():
+    from sklearn_quam._network.predictions import Categorical
+
+    logits = torch.tensor([[8.0, 0.0, -3.0, 200.0]]).double()
+    for size in (1e-1, 1e-2, 1e-3):
+        moved = logits + size * torch.tensor([1.0, -0.5, 0.3, 0.2])
+        exact = Categorical(logits[:, :3].log_softmax(-1)).kl(
+            Categorical(moved[:, :3].log_softmax(-1))
+        )
+        single = Categorical(logits[:, :3].float().log_softmax(-1)).kl(
+            Categorical(moved[:, :3].float().log_softmax(-1))
+        )
+        torch.testing.assert_close(single.double(), exact, rtol=3e-3, atol=0)
+    far = Categorical(torch.tensor([[0.0, -400.0]])), Categorical(torch.tensor([[-400.0, 0.0]]))
+    assert float(far[0].kl(far[1])) == pytest.approx(400.0)
+    none = Categorical(torch.tensor([[0.0, -torch.inf]]))
+    assert float(none.kl(Categorical(torch.tensor([[0.5, 0.5]]).log()))) == pytest.approx(np.log(2))
+
+
+def test_corrections_make_rivals_of_a_linear_classifier_cheaper():
+    rows, y = make_moons(150, noise=0.35, random_state=0)
+    net = LogisticRegression().fit(rows, y)
+    costs = []
+    for n_corrections in (0, 8):
+        search = NaturalSearch(n_rows=150, n_steps=20, n_corrections=n_corrections)
+        est = QUAMClassifier(net, search=search, random_state=0).fit(rows, y)
+        costs.append(est.rival_costs(rows[:10]).max(axis=1))
+    assert (costs[1] <= costs[0] * (1 + 1e-3)).all()
+    assert np.median(costs[1] / costs[0]) < 0.995
