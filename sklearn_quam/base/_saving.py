@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from .._network.adapters import is_torch, split_pipeline
-from .._network.adapters.stored import GivenNetworks, present, stored_module
+from .._network.adapters.stored import GivenNetworks, instead, present, stored_module
 from .._network.parameters import LoRA
 from .._search.natural.arguments import LinearSearch, NaturalSearch
 from .._search.penalty import PenaltySearch
@@ -25,6 +25,7 @@ from ..exceptions import UnreadableFileError
 from ._wrapping import parameters_now
 
 FORMAT = 2
+_PACKAGE = __name__.split(".")[0]
 # Arguments that hold networks: they are passed to `load`.
 NETWORKS = ("estimator", "estimators")
 Search = NaturalSearch | LinearSearch | PenaltySearch
@@ -135,6 +136,8 @@ def stored(estimator: Any, whole: bool = True) -> tuple[dict[str, Any], Arrays]:
         What a file holds.
     """
     cls, content = type(estimator), {"fitted": estimator._fitted}
+    if not hasattr(cls, "_fitted_kind") or (whole and cls.__module__.split(".")[0] != _PACKAGE):
+        raise TypeError(f"{cls.__name__} is no method of {_PACKAGE}.")
     arguments = estimator.get_params(deep=False)
     kept = {name for name in vars(estimator) if name.endswith("_") or name in ATTRIBUTES}
     names = sorted(kept - {"estimator_", "estimators_"}) if whole else None
@@ -146,8 +149,7 @@ def stored(estimator: Any, whole: bool = True) -> tuple[dict[str, Any], Arrays]:
             for name, value in arguments.items()
         }
         content["attributes"] = {name: getattr(estimator, name) for name in names or ()}
-    networks = GivenNetworks(_networks_of(vars(estimator)), cls._task)
-    tree, arrays = write_as(_kind_of(cls, names), content, networks.instead())
+    tree, arrays = write_as(_kind_of(cls, names), content, instead())
     for name, array in arrays.items():
         if _is_undefined(name, array):
             raise TypeError(f"{name} holds NaN.")
@@ -186,7 +188,7 @@ def restored(cls: type, header: dict[str, Any], arrays: Arrays, given: GivenNetw
         raise UnreadableFileError("it has attributes that are not known")
     kind = _kind_of(cls, attributes)
     try:
-        return read_as(kind, tree, arrays, given.instead(), present(device))
+        return read_as(kind, tree, arrays, instead(given), present(device))
     except UnreadableFileError:
         raise
     except _UNFIT as error:

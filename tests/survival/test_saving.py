@@ -191,9 +191,16 @@ def test_what_is_passed_has_to_be_fitted_and_to_have_the_same_labels(tmp_path):
         load(file, estimator=[])
 
 
+class Subclass(QUAMClassifier):
+    """A method of a user."""
+
+
 def test_what_cannot_be_saved_says_so(tmp_path):
     est = QUAMClassifier(dense(), parameters=lambda name, _: "2" in name).fit(X, Y)
     with pytest.raises(TypeError, match="Pass names instead"):
+        est.save(tmp_path / "est")
+    est = Subclass(dense()).fit(X, Y)
+    with pytest.raises(TypeError, match="Subclass is no method of sklearn_quam"):
         est.save(tmp_path / "est")
     assert not list(tmp_path.iterdir())
 

@@ -107,16 +107,6 @@ class GivenNetworks:
         ]
         self._transformers = {described(steps): steps for steps, _ in finals if steps is not None}
 
-    def instead(self) -> dict[type, Instead]:
-        """Return what stands for networks, transformers, types and devices in a file."""
-        names = {str(dtype): dtype for dtype in _DTYPES}
-        return {
-            nn.Module: Instead(StoredModule, stored_module, self.module),
-            Pipeline: Instead(str, described, self.transformers),
-            torch.dtype: Instead(str, str, names.__getitem__),
-            torch.device: Instead(str, str, present),
-        }
-
     def module(self, stored: StoredModule) -> nn.Module:
         """Return a copy of the network that is like the one that was stored, with its weights."""
         found: list[list[str]] = []
@@ -155,6 +145,29 @@ class GivenNetworks:
                 else "the network was saved behind transformers: pass the fitted pipeline"
             )
         return copy.deepcopy(self._transformers[description])
+
+
+def instead(given: GivenNetworks | None = None) -> dict[type, Instead]:
+    """Return what stands for networks, transformers, types and devices in a file.
+
+    Parameters
+    ----------
+    given : GivenNetworks, default=None
+        What is taken in place of it when a file is read.
+
+    Returns
+    -------
+    dict of Instead
+        For each of the types.
+    """
+    names = {str(dtype): dtype for dtype in _DTYPES}
+    network, steps = (str, str) if given is None else (given.module, given.transformers)
+    return {
+        nn.Module: Instead(StoredModule, stored_module, network),
+        Pipeline: Instead(str, described, steps),
+        torch.dtype: Instead(str, str, names.__getitem__),
+        torch.device: Instead(str, str, present),
+    }
 
 
 def present(name: str) -> torch.device:
