@@ -142,7 +142,7 @@ class CyclicalSGHMCClassifier(_CyclicalSGHMC, BaseUncertaintyClassifier):
         A fitted skorch net, a trained module, a fitted scikit-learn ``MLPClassifier`` or
         ``LogisticRegression``, or a pipeline that ends in one of these: taken as it is, never
         retrained and never changed. An unfitted one is cloned and trained by ``fit``. None trains a
-        small network.
+        small network on scaled inputs.
     parameters : str, int, list of str, callable or LoRA, default="all"
         What may differ from the given network: "all", "last_layer", a number of last layers,
         "bias", "norm" (of normalisation layers), names of parameters or patterns such as "head.*",
@@ -298,7 +298,7 @@ class CyclicalSGHMCRegressor(_CyclicalSGHMC, BaseUncertaintyRegressor):
         A fitted skorch net, a trained module, a fitted scikit-learn ``MLPRegressor``, ``Ridge`` or
         ``LinearRegression``, or a pipeline that ends in one of these: taken as it is, never
         retrained and never changed. An unfitted one is cloned and trained by ``fit``. None trains a
-        small network.
+        small network on scaled inputs.
     parameters : str, int, list of str, callable or LoRA, default="all"
         What may differ from the given network: "all", "last_layer", a number of last layers,
         "bias", "norm" (of normalisation layers), names of parameters or patterns such as "head.*",

@@ -23,7 +23,7 @@ class DeepEnsembleClassifier(Ensemble, BaseUncertaintyClassifier):
         A fitted skorch net, a trained module, a fitted scikit-learn ``MLPClassifier`` or
         ``LogisticRegression``, or a pipeline that ends in one of these: taken as it is, never
         retrained and never changed. An unfitted one is cloned and trained by ``fit``. None trains a
-        small network.
+        small network on scaled inputs.
     n_estimators : int, default=5
         Networks, of which the given one (or the first that is trained) is one. The others are
         trained as it was, by its own ``fit``, with seeds of their own. A plain module cannot be:
@@ -139,7 +139,7 @@ class DeepEnsembleRegressor(RegressionEnsemble):
         A fitted skorch net, a trained module, a fitted scikit-learn ``MLPRegressor``, ``Ridge`` or
         ``LinearRegression``, or a pipeline that ends in one of these: taken as it is, never
         retrained and never changed. An unfitted one is cloned and trained by ``fit``. None trains a
-        small network.
+        small network on scaled inputs.
     n_estimators : int, default=5
         Networks, of which the given one (or the first that is trained) is one. The others are
         trained as it was, by its own ``fit``, with seeds of their own. A plain module cannot be:

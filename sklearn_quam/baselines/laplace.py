@@ -26,7 +26,7 @@ class LaplaceClassifier(LaplaceMethod, BaseUncertaintyClassifier):
         A fitted skorch net, a trained module, a fitted scikit-learn ``MLPClassifier`` or
         ``LogisticRegression``, or a pipeline that ends in one of these: taken as it is, never
         retrained and never changed. An unfitted one is cloned and trained by ``fit``. None trains a
-        small network.
+        small network on scaled inputs.
     parameters : str, int, list of str, callable or LoRA, default="last_layer"
         What may differ from the given network: "all", "last_layer", a number of last layers,
         "bias", "norm" (of normalisation layers), names of parameters or patterns such as "head.*",
@@ -169,7 +169,7 @@ class LaplaceRegressor(LaplaceMethod, BaseUncertaintyRegressor):
         A fitted skorch net, a trained module, a fitted scikit-learn ``MLPRegressor``, ``Ridge`` or
         ``LinearRegression``, or a pipeline that ends in one of these: taken as it is, never
         retrained and never changed. An unfitted one is cloned and trained by ``fit``. None trains a
-        small network.
+        small network on scaled inputs.
     parameters : str, int, list of str, callable or LoRA, default="last_layer"
         What may differ from the given network: "all", "last_layer", a number of last layers,
         "bias", "norm" (of normalisation layers), names of parameters or patterns such as "head.*",

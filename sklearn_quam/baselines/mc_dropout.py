@@ -88,7 +88,7 @@ class MCDropoutClassifier(_MCDropout, BaseUncertaintyClassifier):
         A fitted skorch net, a trained module, a fitted scikit-learn ``MLPClassifier`` or
         ``LogisticRegression``, or a pipeline that ends in one of these: taken as it is, never
         retrained and never changed. An unfitted one is cloned and trained by ``fit``. None trains a
-        small network.
+        small network on scaled inputs.
     n_samples : int, default=256
         Thinned networks to average over. They are the same for all rows.
     p : float, default=None
@@ -199,7 +199,7 @@ class MCDropoutRegressor(_MCDropout, BaseUncertaintyRegressor):
         A fitted skorch net, a trained module, a fitted scikit-learn ``MLPRegressor``, ``Ridge`` or
         ``LinearRegression``, or a pipeline that ends in one of these: taken as it is, never
         retrained and never changed. An unfitted one is cloned and trained by ``fit``. None trains a
-        small network.
+        small network on scaled inputs.
     n_samples : int, default=256
         Thinned networks to average over. They are the same for all rows.
     p : float, default=None

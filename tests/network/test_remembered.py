@@ -54,6 +54,7 @@ def remembering(memory, module, names, probe):
     return replace(split_module(module, names, probe), remembered=memory)
 
 
+@pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.SeenRowsWarning")
 @pytest.mark.parametrize(
     ("kind", "argument"), [("penalty", "search__learning_rate"), ("natural", "search__damping")]
 )
