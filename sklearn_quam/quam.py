@@ -173,7 +173,7 @@ class QUAMClassifier(ProbabilityBounds, BaseUncertaintyClassifier):
 
     _auto_temperature = 10.0
     # Where the network is taken as linear, rivals look cheaper than they are.
-    _own_temperatures: ClassVar[dict] = {NaturalSearch: 30.0, LinearSearch: 1.0}
+    _own_temperatures: ClassVar[dict] = {NaturalSearch: 20.0, LinearSearch: 20.0}
     _auto_slack = 10.0
     _auto_search = NaturalSearch
     _auto_sampling = "trajectory"

@@ -43,7 +43,9 @@ class Influence:
     sensitivity: Tensor | None
     start: float
 
-    def rows_for(self, features: list[Tensor], n_rows: int) -> tuple[Tensor, Tensor, int]:
+    def rows_for(
+        self, features: list[Tensor], n_rows: int, *, drawn: bool = True
+    ) -> tuple[Tensor, Tensor]:
         """Return training rows for some rows, and how many each of them stands for.
 
         Parameters
@@ -52,25 +54,25 @@ class Influence:
             What each layer takes for the rows that are asked about.
         n_rows : int
             How many training rows are wanted.
+        drawn : bool, default=True
+            Whether a part of them is drawn to represent all others.
 
         Returns
         -------
         index, count : Tensor of shape (n_queries, n_rows)
             Numbers of the training rows, and what they count.
-        n_drawn : int
-            How many of them, the last ones, were drawn to represent the others.
         """
         total = len(self.features[0])
         if n_rows >= total:
             index = torch.arange(total, device=features[0].device).expand(len(features[0]), -1)
-            return index, torch.ones_like(index, dtype=self.features[0].dtype), 0
-        n_drawn = int(_SHARE * n_rows)
+            return index, torch.ones_like(index, dtype=self.features[0].dtype)
+        n_drawn = int(_SHARE * n_rows) if drawn else 0
         # Numbers for every training row are large: only for so many rows at once.
         some = rows_within(total * self._bytes_of_a_pair())
         groups = zip(*(part.split(some) for part in features), strict=True)
         found = [self._rows_for(list(group), n_rows, n_drawn) for group in groups]
         index, count = (torch.cat(parts) for parts in zip(*found, strict=True))
-        return index, count, n_drawn
+        return index, count
 
     def _bytes_of_a_pair(self) -> int:
         """Return what a row that is asked about takes for each training row."""

@@ -30,9 +30,6 @@ from .targets import Targets
 
 # Rows that the loss of a found model is measured on.
 _MAX_EVALUATION_ROWS = 1024
-# Training rows that tell how much doubt is usual.
-_MAX_SCREENED = 2000
-_SCREENED_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
@@ -55,8 +52,6 @@ class AdversarialModels:
         Memory that searches were measured to need.
     exact : ReferenceModel or None
         The given network in double precision, where searches are more exact than it is.
-    screen : Screen or None
-        Tells which rows need no search.
     """
 
     problem: Problem
@@ -66,12 +61,10 @@ class AdversarialModels:
     forecast_temperature: float | None
     needs: Needs = NOTHING
     exact: ReferenceModel | None = None
-    screen: Screen | None = None
 
     def for_thread(self) -> AdversarialModels:
         """Return one that may search beside this one."""
-        screen = self.screen and replace(self.screen, models=self.screen.models.for_thread())
-        return replace(self, problem=self.problem.for_thread(), screen=screen)
+        return replace(self, problem=self.problem.for_thread())
 
     # -- how much at once ------------------------------------------------------------------
 
@@ -98,7 +91,7 @@ class AdversarialModels:
     def for_trial(self) -> AdversarialModels:
         """Return the same with few steps and searches, to find out how much these need."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        values |= {"steps": self.steps.shortened(), "needs": NOTHING, "screen": None}
+        values |= {"steps": self.steps.shortened(), "needs": NOTHING}
         return _Trial(**values)
 
     def in_smaller_pieces(self) -> AdversarialModels | None:
@@ -132,8 +125,6 @@ class AdversarialModels:
         dict of ndarray
             Columns of `SearchDiagnostics`.
         """
-        if self.screen is not None and posterior is not None:
-            return self._sample_screened(self.screen, inputs, original, posterior, question)
         groups = list(self._target_groups(original, question.limits))
         samplers = []
         for number, targets in enumerate(groups):
@@ -142,29 +133,6 @@ class AdversarialModels:
                 self._search(inputs, original, targets, self._sampler, posterior, report)
             )
         return self._diagnose(samplers, original)
-
-    def _sample_screened(
-        self,
-        screen: Screen,
-        inputs: Inputs,
-        original: Prediction,
-        posterior: Accumulator,
-        question: Any,
-    ) -> dict[str, np.ndarray]:
-        """Search for doubtful rows only; the others have the models of the screen."""
-        doubtful = screen.doubt(inputs, original, question.limits) > screen.threshold
-        found: dict[str, np.ndarray] = {}
-        for models, which in ((replace(self, screen=None), doubtful), (screen.models, ~doubtful)):
-            rows = np.flatnonzero(which)
-            if not len(rows):
-                continue
-            index = torch.as_tensor(rows, device=inputs.device)
-            part = _SomeRows(posterior, original, index)
-            columns = models.sample(inputs[index], original[index], part, question)
-            for name, column in columns.items():
-                whole = found.setdefault(name, np.empty(len(inputs), column.dtype))
-                whole[rows] = column
-        return found
 
     @property
     def _sampler(self) -> type[Sampler]:
@@ -283,84 +251,9 @@ class _Trial(AdversarialModels):
         yield next(super()._target_groups(original, limits))
 
 
-@dataclass(frozen=True)
-class Screen:
-    """Tells doubtful rows from others by a search that is cheaper.
-
-    Parameters
-    ----------
-    models : AdversarialModels
-        The cheaper search.
-    threshold : float
-        Doubt of rows that are worth the other one.
-    """
-
-    models: AdversarialModels
-    threshold: float
-
-    def doubt(self, inputs: Inputs, original: Any, limits: Limits) -> np.ndarray:
-        """Return how cheap other answers are for each row: minus the mean log price."""
-        prices = self.models.prices(inputs, original, limits)
-        answers = torch.arange(prices.shape[1], device=inputs.device).expand(len(inputs), -1)
-        targets: Any = self.models.problem.targets
-        own = targets.is_original(original, answers).cpu().numpy()
-        counts = np.isfinite(prices) & ~own
-        logs = np.log(np.where(counts, prices, 1.0).clip(min=np.finfo(float).tiny))
-        return -logs.sum(axis=1) / counts.sum(axis=1).clip(min=1)
-
-
 def _report(report: Callable[[float], None], number: int, count: int, share: float) -> None:
     """Report a share of one of several groups as a share of the whole."""
     report((number + share) / count)
-
-
-@dataclass
-class _SomeRows:
-    """Hands models of some of the rows to an accumulator of all."""
-
-    posterior: Accumulator
-    original: Prediction
-    index: Tensor
-
-    def update(
-        self, prediction: Any, log_weights: Tensor, forecast_log_weights: Tensor | None = None
-    ) -> None:
-        """Add models (n_models, n_some) with logarithms of their weights."""
-        n_models = len(log_weights)
-        whole = self.original.to(prediction.parts[0].dtype).expand(n_models)
-
-        def put(part: Tensor, new: Tensor) -> Tensor:
-            return part.index_copy(1, self.index, new)
-
-        nothing = log_weights.new_full((n_models, len(self.original)), -torch.inf)
-        forecast = None if forecast_log_weights is None else put(nothing, forecast_log_weights)
-        self.posterior.update(whole.map(put, prediction), put(nothing, log_weights), forecast)
-
-
-def _make_screen(
-    search: Any,
-    models: AdversarialModels,
-    share: float,
-    generator: torch.Generator,
-    **prepared: Any,
-) -> Screen:
-    """Return a screen whose threshold a share of the training rows exceeds."""
-    problem, limits = models.problem, prepared["limits"]
-    steps = search._steps(problem, generator, limits)
-    # Linear search underrates what rivals cost; its posterior has a temperature of one nat.
-    cheap = replace(
-        models,
-        steps=steps,
-        temperature=1.0 / problem.n_training_rows,
-    )
-    screen = Screen(cheap, 0.0)
-    inputs, original = prepared["inputs"], prepared["original"]
-    chosen = torch.randperm(len(inputs), generator=generator)[:_MAX_SCREENED]
-    doubts = [
-        screen.doubt(inputs[rows], original[rows], limits)
-        for rows in chosen.to(inputs.device).split(_SCREENED_AT_ONCE)
-    ]
-    return replace(screen, threshold=float(np.quantile(np.concatenate(doubts), 1 - share)))
 
 
 def adversarial_models(
@@ -429,12 +322,6 @@ def adversarial_models(
     problem = replace(problem, evaluation=evaluation.to(device))
     is_double = problem.training.losses.dtype == torch.float64
     exact = reference if is_double else None
-    models = AdversarialModels(
+    return AdversarialModels(
         problem, steps, sampling, temperature, forecast_temperature, exact=exact
     )
-    screening = getattr(search, "_screening", lambda: None)()
-    if screening is None:
-        return models
-    rows: Any = {"inputs": training.inputs, "original": on_training, "limits": limits}
-    screen = _make_screen(screening, models, search.screen, generator, **rows)
-    return replace(models, screen=screen)

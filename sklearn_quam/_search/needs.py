@@ -108,10 +108,7 @@ def sized(fitted: Any, inputs: StoredRows, question: Any) -> Any:
             break
         models = smaller
     needs.refuse_too_little(question.limits)
-    screen = models.screen and replace(
-        models.screen, models=replace(models.screen.models, needs=needs)
-    )
-    return replace(fitted, models=replace(models, needs=needs, screen=screen))
+    return replace(fitted, models=replace(models, needs=needs))
 
 
 def _needs(fitted: Any, inputs: StoredRows, question: Any) -> Needs:

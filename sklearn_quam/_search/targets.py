@@ -68,6 +68,12 @@ class ClassTargets:
         others = log_proba.scatter(-1, index, -torch.inf).logsumexp(dim=-1)
         return own[..., 0] - others
 
+    def gradient(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Return derivatives of the log-odds of each search's class by logits."""
+        index = target[:, None]
+        others = logits.scatter(-1, index, -torch.inf).softmax(dim=-1)
+        return (-others).scatter(-1, index, 1.0)
+
     def position(self, prediction: Categorical, original: Categorical) -> Tensor:  # noqa: ARG002
         """Return where a prediction is, in coordinates that are comparable between data sets."""
         return prediction.expected()

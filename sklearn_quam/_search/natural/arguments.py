@@ -24,7 +24,11 @@ from .linear import LinearSteps
 from .path import NaturalSteps
 
 # What "auto" means for classes, and for real-valued outputs.
-_AUTO: dict[str, tuple[Any, Any]] = {"damping": (1e-3, 0.1), "n_corrections": (0, 8)}
+_AUTO: dict[str, tuple[Any, Any]] = {"n_corrections": (0, 8)}
+# Prior precision: for each class, and of regressors.
+_PRECISION_OF_CLASS, _PRECISION_OF_VALUES = 0.01, 0.1
+# Training rows that tell what models cost: several layers bend further than one does.
+_N_ROWS_OF_HEAD, _N_ROWS = 16, 32
 # How unsure a network counts as being of a training row at least.
 _LEAST_UNSURE = 0.01
 _ROWS_AT_ONCE = 4096
@@ -46,7 +50,7 @@ class NaturalSearch(BaseEstimator):
 
     Parameters
     ----------
-    n_steps : int, default=10
+    n_steps : int, default=5
         Steps of each search. More of them follow the way more closely.
     n_corrections : int or "auto", default="auto"
         Steps after each of these that make the model cheaper without a change of its target's
@@ -58,16 +62,13 @@ class NaturalSearch(BaseEstimator):
     damping : float or "auto", default="auto"
         What is added to the curvature of the whole training data: the precision of a prior around
         the given network. The smaller it is, the further searches go along directions that the
-        training data say nothing about. "auto" is 0.001 for classifiers and 0.1 for regressors.
-    n_rows : int, default=128
+        training data say nothing about, and the less these cost. "auto" is 0.01 for each class, and
+        0.1 for regressors.
+    n_rows : int or "auto", default="auto"
         Training rows that tell what the models for a row cost: three quarters of them those that
         are likely to cost most, the rest drawn from all others. All are taken if there are no
-        more.
-    screen : float, default=None
-        Share of the training rows, such as 0.2, that linear search would call the most doubtful.
-        Rows that are less doubtful than these are left to linear search, which is much faster. This
-        is an approximation: the two searches do not have quite the same scale. None searches for
-        every row.
+        more. "auto" is 32, and 16 where a single linear layer is searched: its cost is known to
+        second order for all training rows, and these rows tell the rest.
 
     See Also
     --------
@@ -87,26 +88,23 @@ class NaturalSearch(BaseEstimator):
         "n_corrections": [Interval(Integral, 0, None, closed="left"), StrOptions({"auto"})],
         "goal": [Interval(Real, 0, None, closed="neither")],
         "damping": [Interval(Real, 0, None, closed="neither"), StrOptions({"auto"})],
-        "n_rows": [Interval(Integral, 1, None, closed="left")],
-        "screen": [Interval(Real, 0, 1, closed="neither"), None],
+        "n_rows": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
     }
 
     def __init__(
         self,
         *,
-        n_steps: int = 10,
+        n_steps: int = 5,
         n_corrections: int | str = "auto",
         goal: float = 32.0,
         damping: float | str = "auto",
-        n_rows: int = 128,
-        screen: float | None = None,
+        n_rows: int | str = "auto",
     ) -> None:
         self.n_steps = n_steps
         self.n_corrections = n_corrections
         self.goal = goal
         self.damping = damping
         self.n_rows = n_rows
-        self.screen = screen
 
     def _needs_double(self, on_training: Any) -> bool:
         """Tell whether rounding would show: corrections amplify it, and large log-odds have it."""
@@ -120,10 +118,6 @@ class NaturalSearch(BaseEstimator):
         """Return the steps of a search."""
         return _natural_steps(self, problem, generator, limits)[0]
 
-    def _screening(self) -> LinearSearch | None:
-        """Return the search that tells which rows are doubtful, if only these are searched for."""
-        return None if self.screen is None else LinearSearch(goal=self.goal)
-
 
 class LinearSearch(BaseEstimator):
     """Adversarial models in closed form: the network taken as linear in its parameters.
@@ -136,7 +130,7 @@ class LinearSearch(BaseEstimator):
     ----------
     goal : float, default=32.0
         Log-odds of the class up to which models count; see `NaturalSearch`.
-    damping : float, default=0.01
+    damping : float or "auto", default="auto"
         What is added to the curvature of the whole training data; see `NaturalSearch`.
 
     See Also
@@ -152,10 +146,10 @@ class LinearSearch(BaseEstimator):
 
     _parameter_constraints: ClassVar[dict] = {
         "goal": NaturalSearch._parameter_constraints["goal"],
-        "damping": [Interval(Real, 0, None, closed="neither")],
+        "damping": NaturalSearch._parameter_constraints["damping"],
     }
 
-    def __init__(self, *, goal: float = 32.0, damping: float = 0.01) -> None:
+    def __init__(self, *, goal: float = 32.0, damping: float | str = "auto") -> None:
         self.goal = goal
         self.damping = damping
 
@@ -173,6 +167,15 @@ def is_linear(network: FreeNetwork) -> bool:
     """Tell whether all that is searched is a single linear layer."""
     executor = network.executor
     return isinstance(executor, ChainExecutor) and len(executor.steps[1]) == 1
+
+
+def prior_precision(search: Any, on_training: Any) -> float:
+    """Return the precision of the prior around the given network."""
+    if search.damping != "auto":
+        return float(search.damping)
+    if isinstance(on_training, Categorical):
+        return _PRECISION_OF_CLASS * on_training.n_outputs
+    return _PRECISION_OF_VALUES
 
 
 def _chosen(search: NaturalSearch, name: str, task: int) -> Any:
@@ -216,19 +219,24 @@ def _measured_steps(
         )
     assert problem.original_on_training is not None
     task = int(network.executor.likelihood.kind is not Categorical)
-    damping, n_corrections = (_chosen(search, name, task) for name in _AUTO)
+    n_corrections = _chosen(search, "n_corrections", task)
+    precision = prior_precision(search, problem.original_on_training)
     preconditioner = make_preconditioner(
         network,
         training,
         problem.original_on_training,
         limits,
-        precision=float(damping),
+        precision=precision,
         n_training_rows=problem.n_training_rows,
         generator=generator,
     )
     start = float(torch.rand((), generator=generator))
-    n_rows = min(search.n_rows, len(training))
+    wanted: Any = search.n_rows
+    if wanted == "auto":
+        wanted = _N_ROWS_OF_HEAD if is_linear(network) and not task else _N_ROWS
+    n_rows = min(wanted, len(training))
     ways: Any = {"n_steps": search.n_steps, "goal": search.goal, "n_rows": n_rows, "start": start}
+    ways["precision"] = precision
     ways["sensitivity"] = _sensitivity(training.weight, problem.original_on_training)
     # The path of a linear regression is the cheapest one.
     if is_linear(network) and search.n_corrections == "auto":

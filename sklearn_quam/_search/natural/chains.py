@@ -46,6 +46,9 @@ class ChainState(State):
         Right factors of the change of the first layer.
     weights, biases : list of Tensor of shape (n_searches, ...)
         Parameters of the layers behind it.
+    pulled : Tensor of shape (n_rows, n_targets, n_out)
+        What the right factors of the first layer are made of: they are products of this with the
+        inverse curvature.
     changes : list of list of tuple
         Left and right factors of the change of each of these layers, a pair for each step.
     left : Tensor of shape (n_rows, n_in)
@@ -65,6 +68,7 @@ class ChainState(State):
     """
 
     change: Tensor
+    pulled: Tensor
     weights: list[Tensor]
     biases: list[Tensor]
     changes: list[list[tuple[Tensor, Tensor]]]
@@ -83,7 +87,7 @@ class ChainSteps(NaturalSteps):
 
     Parameters
     ----------
-    n_steps, goal, n_rows, influence
+    n_steps, goal, n_rows, precision, influence
         See `NaturalSteps`.
     inverses : list of LayerInverse
         The inverse curvature of each layer.
@@ -99,7 +103,8 @@ class ChainSteps(NaturalSteps):
         layers, (rows,) = executor.chain.layers, query
         rows = rows[::n_targets]
         inputs = inputs_of_layers(executor.chain, rows)
-        witnesses = self.witnesses(problem, inputs)
+        # What all rows cost to second order is known for a head: none stands for others.
+        witnesses = self.witnesses(problem, inputs, drawn=not _is_plain_head(executor))
         first, inverse = layers[0], self.inverses[0].inputs
         exact = rows.to(accumulation_dtype(rows.device))
         left, reach = through_inverse(exact, inverse)
@@ -112,6 +117,7 @@ class ChainSteps(NaturalSteps):
             original,
             target,
             change=exact.new_zeros(len(rows), n_targets, len(first.weight)),
+            pulled=exact.new_zeros(len(rows), n_targets, len(first.weight)),
             weights=[_copies(layer.weight, n_searches) for layer in layers[1:]],
             biases=[_copies(_bias(layer), n_searches) for layer in layers[1:]],
             changes=[[] for _ in layers[1:]],
@@ -127,23 +133,28 @@ class ChainSteps(NaturalSteps):
         )
 
     @torch.no_grad()
-    def evaluate(self, problem: Problem, state: ChainState, step: int) -> NaturalEvaluation:  # noqa: ARG002
+    def evaluate(self, problem: Problem, state: ChainState, step: int) -> NaturalEvaluation:
         """Return what the models predict and cost."""
         executor: Any = problem.network.executor
         values = self._values_at_query(executor.chain, state)
         at_query = executor.interpret(values[-1][..., None])[:, 0]
-        if _is_plain_head(executor):
-            increases = self._costs_of_head(problem, state)
+        if step == 0:
+            # The given network itself.
+            cost = torch.zeros(len(state.target), device=state.target.device)
+        elif _is_plain_head(executor):
+            cost = self._cost_of_head(problem, state)
         else:
             outputs = self._values_of_witnesses(executor.chain, state)
-            prediction = executor.interpret(outputs)
+            prediction: Any = executor.interpret(outputs)
             prediction = prediction.unflatten(0, state.change.shape[:2])
-            increases = self.costs(problem, state.witnesses, prediction)
+            divergence = state.witnesses.original[:, None].kl(prediction)
+            cost = self.cost(problem, state.witnesses, divergence, self._prior(state))
         targets: Any = problem.targets
         score = targets.score(at_query, state.original, state.target)
         # What is handed on has the type of everything else.
         at_query = at_query.to(state.original.parts[0].dtype)
-        return NaturalEvaluation(at_query, *increases, score, values)
+        cost = cost.to(at_query.parts[0])
+        return NaturalEvaluation(at_query, cost, cost, score, values)
 
     @torch.no_grad()
     def update(
@@ -170,6 +181,7 @@ class ChainSteps(NaturalSteps):
             moved = length * right
             if left is None:
                 state.change.add_(moved.view_as(state.change))
+                state.pulled.add_((length * gradients[0]).view_as(state.pulled))
                 continue
             state.changes[number - 1].append((left, moved))
             weight, bias = state.weights[number - 1], state.biases[number - 1]
@@ -245,38 +257,46 @@ class ChainSteps(NaturalSteps):
                 torch.baddbmm(bias[searches, :, None], weight[searches], value, out=out)
             value = _activated(layer.activation, out)
 
+    def _prior(self, state: ChainState) -> Tensor:
+        """Return what the prior around the given network says against the models, in nats."""
+        lengths = state.left.square().sum(dim=-1)
+        square = (lengths[:, None] * state.change.square().sum(dim=-1)).flatten()
+        for changes in state.changes:
+            for number, (left, moved) in enumerate(changes):
+                for other, its_moved in changes[: number + 1]:
+                    product = (left * other).sum(dim=-1) * (moved * its_moved).sum(dim=-1)
+                    square = square + (product if other is left else 2 * product)
+        return self.precision / 2 * square
+
     # -- a single layer of plain logits ----------------------------------------------------
 
-    def _costs_of_head(self, problem: Problem, state: ChainState) -> tuple[Tensor, Tensor]:
-        """Return both increases where logits change by an outer product.
+    def _cost_of_head(self, problem: Problem, state: ChainState) -> Tensor:
+        """Return what models cost where logits change by an outer product.
 
         With k the number by which a training row enters and c the change, the logits of the row
-        change by k c: its loss rises by log(sum of p exp(k c)) minus k times the c of its label, or
-        minus k times the expected c.
+        change by k c, which costs log(sum of p exp(k (c - sum of p c))). To second order that is
+        half the variance of k c, which the curvature knows for all rows together, with the prior:
+        what remains to be looked at is the difference, on the rows that are moved most.
         """
-        # Both are differences of large numbers: in single precision, little would be left of them.
-        witnesses, change = state.witnesses, state.change
-        reach = state.witness_reach.to(change)
+        witnesses, reach = state.witnesses, state.witness_reach
         original: Any = witnesses.original
-        log_proba = original.log_proba.to(change).log_softmax(dim=-1)
-        log_mean = change.new_empty(*reach.shape, change.shape[1])
-        n_bytes = log_mean[0].numel() * change.shape[-1] * change.element_size()
+        log_proba, change = original.log_proba, state.change.to(reach)
+        beyond = reach.new_empty(*reach.shape, change.shape[1])
+        n_bytes = beyond[0].numel() * change.shape[-1] * change.element_size()
         size = len(change) if change.device.type != "cpu" else max(1, _CACHE_BYTES // n_bytes)
         for rows in slices(len(change), size):
+            proba = log_proba[rows].exp()
+            mean = proba @ change[rows].mT
+            variance = (proba @ change[rows].square().mT - mean.square()).clamp(min=0)
             # In logarithms: a network may be surer than the smallest probability that is no zero.
-            moved = torch.addcmul(
-                log_proba[rows, :, None], reach[rows, :, None, None], change[rows, None]
-            )
-            torch.logsumexp(moved, dim=-1, out=log_mean[rows])
-        log_mean = log_mean.mT
-        expected = reach[:, None] * (log_proba.exp() @ change.mT).mT
-        index = witnesses.target[:, None, :].expand(-1, change.shape[1], -1)
-        labelled = reach[:, None] * change.gather(-1, index)
-        divergence = (log_mean - expected).clamp(min=0)
-        return (
-            self._bound(problem, witnesses, log_mean - labelled).to(original.log_proba),
-            self._mean(problem, witnesses, divergence).to(original.log_proba),
-        )
+            centred = change[rows, None] - mean[..., None]
+            moved = torch.addcmul(log_proba[rows, :, None], reach[rows, :, None, None], centred)
+            exact = torch.logsumexp(moved, dim=-1).clamp(min=0)
+            beyond[rows] = exact - reach[rows, :, None].square() / 2 * variance
+        quadratic = state.reach[:, None] * (state.change * state.pulled).sum(dim=-1) / 2
+        # Rows that are not at hand are not moved as far as these: they do not count several times.
+        beyond *= len(problem.training) / problem.n_training_rows
+        return self.cost(problem, witnesses, beyond.mT, quadratic.flatten().to(beyond))
 
 
 def chain_steps(
@@ -287,6 +307,7 @@ def chain_steps(
     n_steps: int,
     goal: float,
     n_rows: int,
+    precision: float,
     start: float,
     sensitivity: Tensor | None,
 ) -> ChainSteps | None:
@@ -300,8 +321,8 @@ def chain_steps(
         The training data at the cut.
     preconditioner : Preconditioner
         The inverse curvature.
-    n_steps, goal, n_rows
-        See `NaturalSearch`.
+    n_steps, goal, n_rows, precision
+        See `NaturalSteps`.
     start, sensitivity
         See `Influence`.
 
@@ -333,7 +354,7 @@ def chain_steps(
         for whole, part in zip(features[1:], values[1:], strict=True):
             whole[chunk] = part
     influence = Influence(tuple(features), tuple(i.inputs for i in inverses), sensitivity, start)
-    return ChainSteps(n_steps, goal, n_rows, influence, inverses)
+    return ChainSteps(n_steps, goal, n_rows, precision, influence, inverses)
 
 
 def _is_plain_head(executor: ChainExecutor) -> bool:
@@ -372,6 +393,8 @@ def output_gradients(
     """Return derivatives of the scores of targets by what the last layer returns."""
     executor: Any = problem.network.executor
     targets: Any = problem.targets
+    if executor.likelihood.link == "logits" and not executor.steps[2]:
+        return targets.gradient(outputs, target)
     with torch.enable_grad():
         outputs = outputs.detach().requires_grad_()
         score = targets.score(executor.interpret(outputs[..., None])[:, 0], original, target)

@@ -55,7 +55,7 @@ class GeneralSteps(NaturalSteps):
 
     Parameters
     ----------
-    n_steps, goal, n_rows, influence
+    n_steps, goal, n_rows, precision, influence
         See `NaturalSteps`.
     preconditioner : Preconditioner
         The inverse curvature.
@@ -86,12 +86,10 @@ class GeneralSteps(NaturalSteps):
         weights = network.free.weights(state.free)
         at_query = predict_at_query(network, weights, state.query)
         with torch.no_grad():
-            increases = self.costs(
-                problem, state.witnesses, self._on_witnesses(problem, state, state.free)
-            )
+            cost = self._mean_cost(problem, state, state.free)
         score = targets.score(at_query, state.original, state.target)  # type: ignore[arg-type]
         at_query = at_query.map(torch.Tensor.detach)
-        return NaturalEvaluation(at_query, *increases, score, None)
+        return NaturalEvaluation(at_query, cost, cost, score, None)
 
     def update(
         self, problem: Problem, state: GeneralState, evaluation: NaturalEvaluation, step: int
@@ -150,8 +148,15 @@ class GeneralSteps(NaturalSteps):
 
     def _expected_cost(self, problem: Problem, state: GeneralState, free: Free) -> Tensor:
         """Return what models cost if the given network is right, in nats of the rows at hand."""
+        return self._mean_cost(problem, state, free) * problem.n_training_rows
+
+    def _mean_cost(self, problem: Problem, state: GeneralState, free: Free) -> Tensor:
+        """Return the same as an increase of the mean loss."""
         divergence = state.witnesses.original[:, None].kl(self._on_witnesses(problem, state, free))
-        return self._mean(problem, state.witnesses, divergence) * problem.n_training_rows
+        start = problem.network.free.start
+        change = {name: value - start[name] for name, value in free.items()}
+        prior = self.precision / 2 * _product(change, change)
+        return self.cost(problem, state.witnesses, divergence, prior)
 
     def free(self, problem: Problem, state: GeneralState, index: Tensor) -> Free:  # noqa: ARG002
         """Return the free parameters of some of the models."""
@@ -166,6 +171,7 @@ def general_steps(
     n_steps: int,
     goal: float,
     n_rows: int,
+    precision: float,
     start: float,
     sensitivity: Tensor | None,
     n_corrections: int,
@@ -179,7 +185,9 @@ def general_steps(
     features = [torch.cat(layer) for layer in zip(*parts, strict=True)]
     inverses = [_inverse_moment(part) for part in features]
     influence = Influence(tuple(features), tuple(inverses), sensitivity, start)
-    return GeneralSteps(n_steps, goal, n_rows, influence, preconditioner, layers, n_corrections)
+    return GeneralSteps(
+        n_steps, goal, n_rows, precision, influence, preconditioner, layers, n_corrections
+    )
 
 
 def _searched_layers(network: FreeNetwork) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,20 +29,11 @@ class Witnesses:
         How many training rows each of them stands for, sample weights included.
     original : Prediction
         What the given network predicts for them, (n_rows, n_witnesses).
-    target : Tensor of shape (n_rows, n_witnesses, ...)
-        What came true.
-    losses : Tensor of shape (n_rows, n_witnesses)
-        What they cost the given network.
-    n_drawn : int
-        How many of them, the last ones, were drawn to represent all others.
     """
 
     index: Tensor
     count: Tensor
     original: Prediction
-    target: Tensor
-    losses: Tensor
-    n_drawn: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,13 +66,16 @@ class NaturalSteps:
         Log-odds that the searches go to.
     n_rows : int
         Training rows that tell what a model costs.
+    precision : float
+        The precision of the prior around the given network.
     influence : Influence or None
-        Finds them; None where nothing is searched.
+        Finds the training rows; None where nothing is searched.
     """
 
     n_steps: int
     goal: float
     n_rows: int
+    precision: float
     influence: Influence | None
     every = 1
     tolerance = 0.0
@@ -96,10 +89,12 @@ class NaturalSteps:
         """Training rows of one pass."""
         return self.n_rows
 
-    def witnesses(self, problem: Problem, features: list[Tensor]) -> Witnesses:
+    def witnesses(
+        self, problem: Problem, features: list[Tensor], *, drawn: bool = True
+    ) -> Witnesses:
         """Return the training rows that tell what changes for some rows cost."""
         assert self.influence is not None
-        index, count, n_drawn = self.influence.rows_for(features, self.n_rows)
+        index, count = self.influence.rows_for(features, self.n_rows, drawn=drawn)
         training = problem.training
         assert problem.original_on_training is not None
         if training.weight is not None:
@@ -108,15 +103,19 @@ class NaturalSteps:
             index,
             count,
             problem.original_on_training[index],
-            training.target[index],
-            training.losses[index],
-            n_drawn,
         )
 
-    def costs(
-        self, problem: Problem, witnesses: Witnesses, prediction: Any
-    ) -> tuple[Tensor, Tensor]:
-        """Return increases of the mean loss: the measured, and the expected one.
+    def cost(
+        self,
+        problem: Problem,
+        witnesses: Witnesses,
+        divergence: Tensor,
+        everywhere: Tensor | float = 0.0,
+    ) -> Tensor:
+        """Return what models cost, as an increase of the mean loss.
+
+        It is what the training data lose if the given network is right: the sum of KL(given ||
+        model) over all training rows, and the prior around the given network.
 
         Parameters
         ----------
@@ -124,34 +123,19 @@ class NaturalSteps:
             What the searches have in common.
         witnesses : Witnesses
             Training rows, (n_rows, n_witnesses).
-        prediction : Prediction
-            What models predict for them, (n_rows, n_targets, n_witnesses).
+        divergence : Tensor of shape (n_rows, n_targets, n_witnesses)
+            What the models cost on each of them, or what ``everywhere`` does not know of it.
+        everywhere : Tensor of shape (n_searches,), default=0.0
+            What is known about all rows, and the prior, in nats of the whole training set.
 
         Returns
         -------
-        tuple of Tensor of shape (n_rows * n_targets,)
-            The loss increase by the labels, with two standard errors on top, and the one to be
-            expected if the given network is right.
+        Tensor of shape (n_searches,)
+            Increases of the mean loss; never negative.
         """
-        likelihood: Any = problem.network.executor.likelihood
-        divergence = witnesses.original[:, None].kl(prediction)
-        losses = likelihood.negative_log_likelihood(prediction, witnesses.target[:, None])
-        change = losses - witnesses.losses[:, None]
-        return self._bound(problem, witnesses, change), self._mean(problem, witnesses, divergence)
-
-    def _mean(self, problem: Problem, witnesses: Witnesses, values: Tensor) -> Tensor:
-        """Return means over all training rows of what some of them, (..., n_witnesses), say."""
-        total = torch.einsum("ptr,pr->pt", values, witnesses.count.to(values))
-        return total.flatten() / len(problem.training)
-
-    def _bound(self, problem: Problem, witnesses: Witnesses, values: Tensor) -> Tensor:
-        """Return means over all training rows that are hardly exceeded: what is drawn is noisy."""
-        mean, n_drawn = self._mean(problem, witnesses, values), witnesses.n_drawn
-        if n_drawn < 2:
-            return mean
-        drawn = values[..., -n_drawn:] * witnesses.count[:, None, -n_drawn:].to(values)
-        error = drawn.std(dim=-1).flatten() * math.sqrt(n_drawn) / len(problem.training)
-        return mean + 2 * error
+        total = torch.einsum("ptr,pr->pt", divergence, witnesses.count.to(divergence))
+        mean = total.flatten() / len(problem.training)
+        return (mean + everywhere / problem.n_training_rows).clamp(min=0)
 
     def goals(self, problem: Problem, score: Tensor, slope: Tensor) -> Tensor:
         """Return where each search goes, given where it starts and how fast its score can rise."""
