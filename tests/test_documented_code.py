@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
-PAGE = Path(__file__).parent.parent / "docs" / "adding_a_method.rst"
+DOCS = Path(__file__).parent.parent / "docs"
+PAGE = DOCS / "adding_a_method.rst"
 
 
 def code_blocks(page):
@@ -33,3 +34,15 @@ def test_the_method_of_the_page_on_adding_one_works():
     np.testing.assert_array_equal(stored.epistemic, u.epistemic)
     with pytest.raises(ValueError, match=r"scale .*changed after fit"):
         est.set_params(scale=0.2).predict_uncertainty(X[:9])
+
+
+def test_every_promise_names_a_test():
+    page = (DOCS / "promises.rst").read_text()
+    promises = re.findall(r"^- .*$", page, re.M)
+    sources = [path.read_text() for path in Path(__file__).parent.rglob("*.py")]
+    tests = {name for source in sources for name in re.findall(r"^def (test_\w+)", source, re.M)}
+    for promise in promises:
+        named = set(re.findall(r"``(test_\w+)``", promise))
+        assert named, promise
+        assert named <= tests, promise
+    assert len(page.splitlines()) <= 40

@@ -40,6 +40,7 @@ ATTRIBUTES: dict[str, Any] = {
     "noise_variance_": np.ndarray,
     "reference_loss_": float,
     "conformal_scores_": np.ndarray,
+    "conformal_labels_": np.ndarray,
     "parameter_names_": list[str],
     "n_parameters_searched_": int,
     "n_training_rows_": int,

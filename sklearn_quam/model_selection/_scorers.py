@@ -79,7 +79,7 @@ def make_ood_scorer(
     >>> from sklearn_quam import LaplaceClassifier
     >>> from sklearn_quam.model_selection import make_ood_scorer
     >>> X, y = load_iris(return_X_y=True)
-    >>> scorer = make_ood_scorer(10 * X[::10])
+    >>> scorer = make_ood_scorer(3 * X[::10])
     >>> cross_val_score(LaplaceClassifier(random_state=0), X, y, scoring=scorer, cv=3).shape
     (3,)
     """

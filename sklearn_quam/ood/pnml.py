@@ -119,7 +119,7 @@ class PNMLDetector(BaseDetector):
     >>> X, y = load_iris(return_X_y=True)
     >>> net = MLPClassifier(solver="lbfgs", alpha=1.0, random_state=0).fit(X, y)
     >>> detector = PNMLDetector(net).fit(X, y)
-    >>> detector.predict([X[0], [1, 5, 4, 1]])
+    >>> detector.predict([X[0], [9, 9, 9, 9]])
     array([ 1, -1])
     """
 

@@ -337,7 +337,7 @@ def test_number_of_jobs_changes_nothing():
 def test_default_is_five_small_networks():
     est = DeepEnsembleRegressor(random_state=0).fit(X64[:20], TARGET[:20])
     assert len(est.estimators_) == 5
-    assert {net.hidden_layer_sizes for net in est.estimators_} == {(64, 64)}
+    assert {net["network"].hidden_layer_sizes for net in est.estimators_} == {(64, 64)}
 
 
 def test_arguments_of_fit_reach_all_members():

@@ -972,6 +972,7 @@ def test_wrong_arrays_get_a_useful_message(call, message):
         call()
 
 
+@pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.SeenRowsWarning")
 @pytest.mark.parametrize("doubt", ["total", IsolationForest(n_estimators=5, random_state=0)])
 def test_the_threshold_of_a_reject_option_is_marked(doubt):
     reject = RejectOptionClassifier(classifier(), coverage=0.7, doubt=doubt, random_state=0)

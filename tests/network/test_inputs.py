@@ -373,6 +373,7 @@ def test_data_sets_bring_their_targets(kind, plain):
     np.testing.assert_array_equal(uncertainties(plain[0], SETS[kind]), plain[1])
 
 
+@pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.SeenRowsWarning")
 def test_slices_of_data_sets_go_through_a_grid_search(plain):
     x, y = SliceDataset(SETS["items"]), SliceDataset(SETS["items"], idx=1)
     np.testing.assert_array_equal(uncertainties(plain[0], x), plain[1])

@@ -13,6 +13,7 @@ from torch.nn.utils import parametrizations
 from sklearn_quam import LoRA
 from sklearn_quam._network.cut.layers import execution_order, layers_in_order
 from sklearn_quam._network.parameters import choose_parameters
+from sklearn_quam.exceptions import NetworkError
 
 from ..networks import Attention, Recurrent, Residual, dense
 
@@ -531,6 +532,6 @@ def test_execution_order_leaves_no_hooks():
 
 def test_execution_order_leaves_no_hooks_after_an_error():
     module = Backwards()
-    with pytest.raises(RuntimeError):
+    with pytest.raises(NetworkError):
         order_of(module, ROWS[:, :2])
     assert not any(hooks(module))

@@ -95,6 +95,7 @@ def test_dropout_is_cut_beside_another_network():
     assert beside.error is None
 
 
+@pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.SeenRowsWarning")
 def test_grid_search_with_threads():
     for net in networks():
         grid = {"search__n_steps": [2, 3], "targets": [2, "all"]}

@@ -302,11 +302,15 @@ def test_a_diverging_row_does_not_touch_the_others(build, options):
     assert clean_diagnostics.n_diverged.sum() == 0
     assert (diagnostics.n_diverged > 0).tolist() == [False, False, True, False, False, False]
     for found, expected in zip(u, clean, strict=True):
-        np.testing.assert_array_equal(found[others], expected[others])
+        # How many rows are searched together may show in the last digits.
+        np.testing.assert_allclose(found[others], expected[others], rtol=1e-6)
         assert np.isfinite(found).all()
     for field in fields(diagnostics):
         found, expected = (getattr(d, field.name) for d in (diagnostics, clean_diagnostics))
-        np.testing.assert_array_equal(found[others], expected[others])
+        if found.dtype == float:
+            np.testing.assert_allclose(found[others], expected[others], rtol=1e-6)
+        else:
+            np.testing.assert_array_equal(found[others], expected[others])
 
 
 @pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.BeyondRangeWarning")

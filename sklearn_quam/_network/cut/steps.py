@@ -6,9 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from torch import fx, nn
+from torch import Tensor, fx, nn
 from torch.fx.node import map_aggregate
 
+from ...exceptions import NetworkError
 from .tracing import attribute
 
 
@@ -130,6 +131,8 @@ def place(module: nn.Module, path: str, value: Any) -> None:
         module.register_parameter(last, value)
     elif isinstance(value, nn.Module):
         module.add_module(last, value)
+    elif not isinstance(value, Tensor):
+        raise NetworkError(f"{path} of the traced network is no tensor, but {type(value)}.")
     else:
         module.register_buffer(last, value, persistent=False)
 

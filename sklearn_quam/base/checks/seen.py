@@ -16,6 +16,7 @@ from .warned import warn
 
 # Rows of which a digest is kept, and the numbers that are read for it.
 _MAX_ROWS = 10_000
+_ROWS_AT_ONCE = 1000
 _MAX_KEPT = 100_000
 _MAX_NUMBERS = 2**24
 # Bits of a single precision number that rounding may change: transformers may round otherwise
@@ -163,11 +164,12 @@ def _digests(inputs: StoredRows) -> tuple[list[bytes], float]:
     """Return a digest of each row, or of some in equal distances, and what share these are."""
     n_rows = len(inputs)
     n_kept = min(n_rows, _MAX_ROWS, max(1, _MAX_NUMBERS // max(1, inputs[:1].numel())))
-    rows: Any = slice(None)
-    if n_kept < n_rows:
-        rows = np.linspace(0, n_rows - 1, n_kept).astype(int)
-    table = np.hstack([_coarse(part) for part in inputs[rows].parts])
-    digests = [hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in table]
+    numbers = np.linspace(0, n_rows - 1, n_kept).astype(int)
+    digests = []
+    for start in range(0, n_kept, _ROWS_AT_ONCE):
+        some = inputs[numbers[start : start + _ROWS_AT_ONCE]]
+        table = np.hstack([_coarse(part) for part in some.parts])
+        digests += [hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in table]
     return digests, n_kept / n_rows
 
 
