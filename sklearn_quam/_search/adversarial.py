@@ -16,7 +16,7 @@ from .._network.free import FreeNetwork
 from .._network.inputs.rows import Inputs, StoredRows
 from .._network.limits import Limits
 from .._network.predictions import Gaussian, Prediction
-from .._network.reference import ReferenceModel, TrainingSet
+from .._network.reference import TrainingSet
 from .natural.chains import ChainSteps
 from .natural.general import GeneralSteps
 from .natural.linear import LinearSteps
@@ -53,8 +53,6 @@ class AdversarialModels:
         Scale of loss increases for the average that predicts; None where it is the same.
     needs : Needs
         Memory that searches were measured to need.
-    exact : ReferenceModel or None
-        The given network in double precision, where searches are more exact than it is.
     screen : Screen or None
         Tells which rows need no search.
     """
@@ -65,7 +63,6 @@ class AdversarialModels:
     temperature: float
     forecast_temperature: float | None
     needs: Needs = NOTHING
-    exact: ReferenceModel | None = None
     screen: Screen | None = None
 
     def for_thread(self) -> AdversarialModels:
@@ -111,6 +108,13 @@ class AdversarialModels:
 
     # -- searching -------------------------------------------------------------------------
 
+    def given(self, inputs: Inputs) -> tuple[Inputs, Prediction]:
+        """Return the values of rows at the cut, and what the given network predicts for them."""
+        # Searches may be more exact than the given network is.
+        if self.problem.training.losses.dtype == torch.float64:
+            inputs = inputs.in_double()
+        return self.problem.network.given(inputs)
+
     def sample(
         self, inputs: Inputs, original: Prediction, posterior: Accumulator | None, question: Any
     ) -> dict[str, np.ndarray]:
@@ -119,7 +123,7 @@ class AdversarialModels:
         Parameters
         ----------
         inputs : Inputs
-            Rows as the network takes them.
+            Values of rows at the cut, as `given` returns them; so in all that follows.
         original : Prediction
             What the given network predicts for them.
         posterior : Accumulator
@@ -229,11 +233,7 @@ class AdversarialModels:
         """Run the searches of some rows for some targets."""
         problem, n_targets = self.problem, targets.shape[1]
         steps: Any = self.steps
-        if self.exact is not None and original.parts[0].dtype != torch.float64:
-            inputs = inputs.in_double()
-            original = self.exact.predict(inputs)
-        at_cut = problem.network.split.at_cut(inputs)
-        query = tuple(part.repeat_interleave(n_targets, dim=0) for part in at_cut)
+        query = tuple(part.repeat_interleave(n_targets, dim=0) for part in inputs.parts)
         repeated, target = original.repeat(n_targets), targets.flatten()
         sampler = kind(
             problem,
@@ -342,10 +342,10 @@ def _make_screen(
     models: AdversarialModels,
     share: float,
     generator: torch.Generator,
-    **prepared: Any,
+    limits: Limits,
 ) -> Screen:
     """Return a screen whose threshold a share of the training rows exceeds."""
-    problem, limits = models.problem, prepared["limits"]
+    problem = models.problem
     steps = search._steps(problem, generator, limits)
     # Linear search underrates what rivals cost; its posterior has a temperature of one nat.
     cheap = replace(
@@ -354,7 +354,8 @@ def _make_screen(
         temperature=1.0 / problem.n_training_rows,
     )
     screen = Screen(cheap, 0.0)
-    inputs, original = prepared["inputs"], prepared["original"]
+    inputs, original = Inputs(problem.training.rows), problem.original_on_training
+    assert original is not None
     chosen = torch.randperm(len(inputs), generator=generator)[:_MAX_SCREENED]
     doubts = [
         screen.doubt(inputs[rows], original[rows], limits)
@@ -364,7 +365,6 @@ def _make_screen(
 
 
 def adversarial_models(
-    reference: ReferenceModel,
     network: FreeNetwork,
     training: TrainingSet,
     on_training: Any,
@@ -383,8 +383,6 @@ def adversarial_models(
 
     Parameters
     ----------
-    reference : ReferenceModel
-        The given network.
     network : FreeNetwork
         The network as a function of what may change.
     training : TrainingSet
@@ -427,14 +425,9 @@ def adversarial_models(
     steps = search._steps(problem, generator, limits)
     evaluation = torch.randperm(len(training), generator=generator)[:_MAX_EVALUATION_ROWS]
     problem = replace(problem, evaluation=evaluation.to(device))
-    is_double = problem.training.losses.dtype == torch.float64
-    exact = reference if is_double else None
-    models = AdversarialModels(
-        problem, steps, sampling, temperature, forecast_temperature, exact=exact
-    )
+    models = AdversarialModels(problem, steps, sampling, temperature, forecast_temperature)
     screening = getattr(search, "_screening", lambda: None)()
     if screening is None:
         return models
-    rows: Any = {"inputs": training.inputs, "original": on_training, "limits": limits}
-    screen = _make_screen(screening, models, search.screen, generator, **rows)
+    screen = _make_screen(screening, models, search.screen, generator, limits)
     return replace(models, screen=screen)

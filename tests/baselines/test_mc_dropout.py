@@ -55,7 +55,8 @@ def sampled(est, X):
     """Return what each of the thinned networks predicts."""
     parts, inputs = [], est._check_inputs(X)[:]
     posterior = SimpleNamespace(update=parts.append)
-    est._fitted.models.sample(inputs, None, posterior, est._question(inputs))
+    question, (rows, original) = est._question(inputs), est._fitted.given(inputs)
+    est._fitted.models.sample(rows, original, posterior, question)
     prediction = parts[0].cat(parts)
     return getattr(prediction, "log_proba", prediction)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +17,10 @@ from torch import Tensor, fx, nn
 
 from ...exceptions import NetworkError
 from ..inputs.rows import Inputs, Rows
+from ..likelihood import Likelihood
 from ..outputs import NetworkErrors
+from ..predictions import Prediction
+from ..reference import cannot_process, predict_batch
 from .hooks import cut_by_hooks
 from .remembered import RememberedRows, bytes_of, module_digest
 from .steps import Steps, place, steps_of_graph
@@ -64,11 +68,17 @@ class SplitModule:
             if found is not None:
                 return found
         rows = inputs.at_least_two().parts
-        with torch.no_grad(), NetworkErrors():
+        with torch.no_grad(), NetworkErrors(partial(cannot_process, inputs)):
             values = tuple(value[: len(inputs)] for value in self.frozen(*rows))
         if memory is not None:
             memory.keep(key, values)
         return values
+
+    @torch.no_grad()
+    def given(self, inputs: Inputs, likelihood: Likelihood) -> tuple[Rows, Prediction]:
+        """Return the values at the cut, and what the given network makes of them."""
+        rows = self.at_cut(inputs)
+        return rows, predict_batch(self.rest, likelihood, inputs, rows)
 
 
 # Tells for a step of a traced network, and the submodule that it runs, whether it is meant.
