@@ -123,7 +123,8 @@ class FreeNetwork:
         tuple of Inputs and Prediction
             What the part behind the cut takes, and what it makes of it with the given weights.
         """
-        likelihood, predictions = self.executor.likelihood, []
+        likelihood = self.executor.likelihood
+        predictions: list[Any] = []
 
         def run(some: Inputs) -> Rows:
             values, prediction = self.split.given(some, likelihood)
@@ -259,7 +260,7 @@ def _cut(
     output = likelihood.output
     split = split_module(module, free.names, probe, pick=likelihood.pick)
     _refuse_quantised(split.rest)
-    split = replace(split, remembered=remembered)
+    split = split.remembering(remembered)
     if split.rest is not module:
         likelihood = replace(likelihood, output=None)  # the rest returns what was picked
     executor = choose_executor(

@@ -146,7 +146,7 @@ def costs_of_rivals(
         Loss increases of the training rows, by the names of the answers that were reached and
         that the given network does not give itself.
     """
-    problem, found = models.problem, {}
+    problem, found = models.problem, dict[Any, np.ndarray]()
     targets: Any = problem.targets
     for keeper, number, target in models.searches_of_row(inputs, original, _RivalKeeper, limits):
         own = targets.is_original(original, keeper.target[number : number + 1][None])

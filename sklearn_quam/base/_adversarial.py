@@ -368,8 +368,8 @@ class AdversarialSearch(WeightChanging):
                 "explain_rival has to tell rows of X by their numbers, but only a sample of them "
                 "was kept: fit with max_training_rows=None."
             )
-        row, original, lost = fitted.seen(inputs[:])
-        refuse_lost_rows(lost)
+        row, original, beyond = fitted.seen(inputs[:])
+        refuse_lost_rows(beyond)
         limits = self._question(inputs).limits
         found = costs_of_rivals(fitted.models, row, original, limits)
         if target is None and found:

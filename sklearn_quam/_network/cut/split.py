@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -41,7 +41,7 @@ class SplitModule:
         Where the cut is; "failed" where the module cannot be traced, so that all of it runs for
         every model.
     digest : bytes
-        What is the same for the same frozen part only.
+        What is the same for the same frozen part only; empty where nothing is kept.
     remembered : RememberedRows or None
         Where to look values at the cut up, and to keep them.
     """
@@ -73,6 +73,12 @@ class SplitModule:
         if memory is not None:
             memory.keep(key, values)
         return values
+
+    def remembering(self, memory: RememberedRows | None) -> SplitModule:
+        """Return the same parts; values at the cut are looked up in a memory, and kept there."""
+        if memory is None or self.frozen is None:
+            return self
+        return replace(self, digest=_digest(self.frozen), remembered=memory)
 
     @torch.no_grad()
     def given(self, inputs: Inputs, likelihood: Likelihood) -> tuple[Rows, Prediction]:
@@ -134,7 +140,7 @@ def split_module(
 
     def by_layers() -> SplitModule:
         frozen, rest = cut_by_hooks(module, names, probe, pick)
-        return SplitModule(frozen, rest, "inside", _digest(frozen))
+        return SplitModule(frozen, rest, "inside")
 
     for cut in (by_steps, by_layers) if names else (by_steps,):
         try:
@@ -200,7 +206,7 @@ def _split_trace(
         return SplitModule(None, rest, "at_input")
     frozen = _build(module, traced, set(graph.nodes) - searching, {}, axes)
     rest = _build(module, traced, late | constant, axes, None)
-    return SplitModule(frozen, rest, "inside", _digest(frozen))
+    return SplitModule(frozen, rest, "inside")
 
 
 def _digest(frozen: nn.Module) -> bytes:
