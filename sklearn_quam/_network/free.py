@@ -108,9 +108,36 @@ class FreeNetwork:
         tuple of Tensor of shape (n_rows, ...)
             What the frozen part makes of them.
         """
+        return self._in_batches(inputs, self.split.at_cut)
+
+    def given(self, inputs: Inputs | StoredRows) -> tuple[Inputs, Prediction]:
+        """Return the values at the cut, and what the given network predicts, by one pass.
+
+        Parameters
+        ----------
+        inputs : Inputs or StoredRows
+            Rows as the network takes them.
+
+        Returns
+        -------
+        tuple of Inputs and Prediction
+            What the part behind the cut takes, and what it makes of it with the given weights.
+        """
+        likelihood = self.executor.likelihood
+        predictions: list[Any] = []
+
+        def run(some: Inputs) -> Rows:
+            values, prediction = self.split.given(some, likelihood)
+            predictions.append(prediction)
+            return values
+
+        rows = Inputs(self._in_batches(inputs, run), inputs.bytes_per_row)
+        return rows, likelihood.kind.cat(predictions)
+
+    def _in_batches(self, inputs: Inputs | StoredRows, run: Callable[[Inputs], Rows]) -> Rows:
         whole: list[Tensor] = []
         for rows in batches(inputs):
-            values = self.split.at_cut(inputs[rows])
+            values = run(inputs[rows])
             if len(values[0]) == len(inputs):
                 return values
             # Written where they belong: to put parts together would take their memory twice.
@@ -233,7 +260,7 @@ def _cut(
     output = likelihood.output
     split = split_module(module, free.names, probe, pick=likelihood.pick)
     _refuse_quantised(split.rest)
-    split = replace(split, remembered=remembered)
+    split = split.remembering(remembered)
     if split.rest is not module:
         likelihood = replace(likelihood, output=None)  # the rest returns what was picked
     executor = choose_executor(

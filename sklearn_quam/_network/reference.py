@@ -123,20 +123,44 @@ class ReferenceModel:
             Of all rows.
         """
         with torch.no_grad():
-            parts: list[Any] = [self._predict_batch(inputs[rows]) for rows in batches(inputs)]
+            parts: list[Any] = [
+                predict_batch(self.module, self.likelihood, inputs[rows])
+                for rows in batches(inputs)
+            ]
         return self.likelihood.kind.cat(parts)
 
-    def _predict_batch(self, inputs: Inputs) -> Prediction:
-        rows = inputs.at_least_two()
-        with NetworkErrors(partial(cannot_process, inputs)):
-            output = self.module(*rows.parts)
-        prediction = self.likelihood.prediction(output)
-        if len(prediction) != len(rows):
-            raise InvalidOutputError(
-                f"The network returns {len(prediction)} rows for {len(rows)} samples. If it is "
-                "recurrent, construct it with batch_first=True."
-            )
-        return prediction[: len(inputs)]
+
+def predict_batch(
+    module: nn.Module, likelihood: Likelihood, inputs: Inputs, at_cut: Rows | None = None
+) -> Prediction:
+    """Return what a network predicts for some rows.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        The network, or the part of it behind a cut.
+    likelihood : Likelihood
+        What its outputs mean.
+    inputs : Inputs
+        Rows as the network takes them.
+    at_cut : tuple of Tensor of shape (n_rows, ...), default=None
+        Their values at the cut; None without a cut.
+
+    Returns
+    -------
+    Prediction
+        Of all rows.
+    """
+    rows = (inputs if at_cut is None else Inputs(at_cut)).at_least_two()
+    with NetworkErrors(partial(cannot_process, inputs)):
+        output = module(*rows.parts)
+    prediction = likelihood.prediction(output)
+    if len(prediction) != len(rows):
+        raise InvalidOutputError(
+            f"The network returns {len(prediction)} rows for {len(rows)} samples. If it is "
+            "recurrent, construct it with batch_first=True."
+        )
+    return prediction[: len(inputs)]
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
+import torch
 
 from .._network.inputs.rows import Inputs, StoredRows
 from .._network.limits import Limits, batches, slices
@@ -20,8 +21,8 @@ from .._network.reference import ReferenceModel
 from ..exceptions import NetworkError
 from .accumulate import Posterior, make_posterior
 from .known import KnownRange
-from .lost import guarded, results_of_lost
-from .results import Diagnostics, KindOfDiagnostics, RowResults, join
+from .lost import cannot_be_told, results_of_lost
+from .results import Diagnostics, KindOfDiagnostics, RowResults, join, merge
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,10 @@ class Models(Protocol):
         Parameters
         ----------
         inputs : Inputs
-            Rows as the network takes them.
+            Rows as the network takes them. Models that begin behind a cut of the network have a
+            function ``given``, and get what it returns: the values of rows at the cut. It returns
+            what the given network predicts for the rows, too, so that the part before the cut runs
+            once.
         original : Prediction
             What the given network predicts for them.
         posterior : Posterior
@@ -121,52 +125,66 @@ class FittedMethod(Generic[AnyModels]):
 
     def results(self, inputs: Any, question: Question) -> RowResults:
         """Return what the models say about rows, all of them together."""
+        rows, original = self.given(inputs)
+        original, lost = self._guarded(inputs, original)
+        if lost.all():
+            return self._results_of_lost(original, question)
+        asked = original
+        if lost.any():
+            fine = torch.as_tensor(np.flatnonzero(~lost), device=original.device)
+            rows, asked = rows[fine], original[fine]
+        posterior = make_posterior(asked, question.measure, question.predictive)
+        found = self.models.sample(rows, asked, posterior, question)
+        results = summarise(posterior, question, self.diagnostics, found)
+        agree, how = posterior.all_agree(question.setting), (question.setting, question.measure)
+        untold = cannot_be_told(self.known, results, agree, asked, *how)
+        lost[~lost] = untold
+        if not lost.any():
+            return results
+        index = torch.as_tensor(np.flatnonzero(lost), device=original.device)
+        answers = self._results_of_lost(original[index], question)
+        return merge(results, ~untold, answers, lost)
 
-        def ask(rows: Any, original: Prediction) -> tuple[RowResults, np.ndarray]:
-            posterior = make_posterior(original, question.measure, question.predictive)
-            found = self.models.sample(inputs[rows], original, posterior, question)
-            results = summarise(posterior, question, self.diagnostics, found)
-            return results, posterior.all_agree(question.setting)
-
+    def given(self, inputs: Any) -> tuple[Any, Prediction]:
+        """Return rows as the models take them, and what the given network predicts for them."""
+        if hasattr(self.models, "given"):
+            return self.models.given(inputs)
         # Ensembles have rows for each of their networks.
-        own = getattr(inputs, "reference", inputs)
-        original = self.reference.predict(own)
-        asked = question.setting, question.measure, self.diagnostics
-        return guarded(self.known, own, original, *asked, ask, question.predictive)
+        return inputs, self.reference.predict(getattr(inputs, "reference", inputs))
+
+    def _guarded(self, inputs: Any, original: Prediction) -> tuple[Any, np.ndarray]:
+        """Return a prediction that is finite, and which rows are beyond the range."""
+        prediction, infinite = self.known.in_place_of_infinite(original)
+        beyond = self.known.beyond(getattr(inputs, "reference", inputs), prediction)
+        return prediction, (beyond | infinite).cpu().numpy()
+
+    def seen(self, inputs: Any, start: int = 0) -> tuple[Any, Any, np.ndarray]:
+        """Return what `given` returns, and which rows are beyond the range.
+
+        Parameters
+        ----------
+        inputs : Inputs
+            Rows as the network takes them.
+        start : int, default=0
+            Number of the first of them in X, of which an error tells.
+
+        Returns
+        -------
+        tuple
+            Rows as the models take them, a finite prediction for each, and an array of bools.
+        """
+        rows, original = _naming_row(self.given, inputs, start)
+        return rows, *self._guarded(inputs, original)
 
     def predict(self, inputs: StoredRows) -> tuple[Prediction, np.ndarray]:
         """Return what the given network predicts for rows, and which are beyond the range."""
-        predictions: list[Any] = []
-        lost = []
+        found = []
         for rows in batches(inputs):
             some = inputs[rows]
-            predicted = self._predicted(some, rows.start)
-            prediction, infinite = self.known.in_place_of_infinite(predicted)
-            predictions.append(prediction)
-            lost.append((self.known.beyond(some, prediction) | infinite).cpu().numpy())
+            predicted = _naming_row(self.reference.predict, some, rows.start)
+            found.append(self._guarded(some, predicted))
+        predictions, lost = zip(*found, strict=True)
         return self.reference.likelihood.kind.cat(predictions), np.concatenate(lost)
-
-    def _predicted(self, inputs: Inputs, start: int) -> Prediction:
-        """Return what the given network predicts; an error names the row that it is about."""
-
-        def works(rows: Inputs) -> bool:
-            try:
-                self.reference.predict(rows)
-            except NetworkError:
-                return False
-            return True
-
-        try:
-            return self.reference.predict(inputs)
-        except NetworkError as error:
-            if not (works(inputs[:1]) or works(inputs[-1:])):
-                raise
-            first, last = 0, len(inputs)
-            while last - first > 1:
-                middle = (first + last) // 2
-                first, last = (middle, last) if works(inputs[first:middle]) else (first, middle)
-            row = start + first
-            raise NetworkError(f"The network cannot process row {row} of X: {error}") from error
 
     def results_of_chunks(self, chunks: Iterable[Any], question: Question) -> Iterator[RowResults]:
         """Yield the results of one chunk of rows after the other."""
@@ -208,11 +226,35 @@ class FittedMethod(Generic[AnyModels]):
 
     def _unknown(self, error: str, question: Question) -> RowResults:
         """Return what is said about a row for which the network raises an error."""
-        lost = results_of_lost(
-            self.known.constant, question.measure, self.diagnostics, question.predictive
-        )
+        lost = self._results_of_lost(self.known.constant, question)
         told = replace(lost.diagnostics, error=np.array([error], dtype=object))
         return lost._replace(diagnostics=told)
+
+    def _results_of_lost(self, prediction: Prediction, question: Question) -> RowResults:
+        return results_of_lost(prediction, question.measure, self.diagnostics, question.predictive)
+
+
+def _naming_row(run: Callable[[Inputs], Any], inputs: Inputs, start: int) -> Any:
+    """Run a network for rows; an error names the row that it is about."""
+
+    def works(rows: Inputs) -> bool:
+        try:
+            run(rows)
+        except NetworkError:
+            return False
+        return True
+
+    try:
+        return run(inputs)
+    except NetworkError as error:
+        if not (works(inputs[:1]) or works(inputs[-1:])):
+            raise
+        first, last = 0, len(inputs)
+        while last - first > 1:
+            middle = (first + last) // 2
+            first, last = (middle, last) if works(inputs[first:middle]) else (first, middle)
+        row = start + first
+        raise NetworkError(f"The network cannot process row {row} of X: {error}") from error
 
 
 def _told(error: NetworkError) -> str:

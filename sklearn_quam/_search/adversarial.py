@@ -16,7 +16,7 @@ from .._network.free import FreeNetwork
 from .._network.inputs.rows import Inputs, StoredRows
 from .._network.limits import Limits
 from .._network.predictions import Gaussian, Prediction
-from .._network.reference import ReferenceModel, TrainingSet
+from .._network.reference import TrainingSet
 from .natural.chains import ChainSteps
 from .natural.general import GeneralSteps
 from .natural.linear import LinearSteps
@@ -50,8 +50,6 @@ class AdversarialModels:
         Scale of loss increases for the average that predicts; None where it is the same.
     needs : Needs
         Memory that searches were measured to need.
-    exact : ReferenceModel or None
-        The given network in double precision, where searches are more exact than it is.
     """
 
     problem: Problem
@@ -60,7 +58,6 @@ class AdversarialModels:
     temperature: float
     forecast_temperature: float | None
     needs: Needs = NOTHING
-    exact: ReferenceModel | None = None
 
     def for_thread(self) -> AdversarialModels:
         """Return one that may search beside this one."""
@@ -104,6 +101,13 @@ class AdversarialModels:
 
     # -- searching -------------------------------------------------------------------------
 
+    def given(self, inputs: Inputs) -> tuple[Inputs, Prediction]:
+        """Return the values of rows at the cut, and what the given network predicts for them."""
+        # Searches may be more exact than the given network is.
+        if self.problem.training.losses.dtype == torch.float64:
+            inputs = inputs.in_double()
+        return self.problem.network.given(inputs)
+
     def sample(
         self, inputs: Inputs, original: Prediction, posterior: Accumulator | None, question: Any
     ) -> dict[str, np.ndarray]:
@@ -112,7 +116,7 @@ class AdversarialModels:
         Parameters
         ----------
         inputs : Inputs
-            Rows as the network takes them.
+            Values of rows at the cut, as `given` returns them; so in all that follows.
         original : Prediction
             What the given network predicts for them.
         posterior : Accumulator
@@ -197,11 +201,7 @@ class AdversarialModels:
         """Run the searches of some rows for some targets."""
         problem, n_targets = self.problem, targets.shape[1]
         steps: Any = self.steps
-        if self.exact is not None and original.parts[0].dtype != torch.float64:
-            inputs = inputs.in_double()
-            original = self.exact.predict(inputs)
-        at_cut = problem.network.split.at_cut(inputs)
-        query = tuple(part.repeat_interleave(n_targets, dim=0) for part in at_cut)
+        query = tuple(part.repeat_interleave(n_targets, dim=0) for part in inputs.parts)
         repeated, target = original.repeat(n_targets), targets.flatten()
         sampler = kind(
             problem,
@@ -257,7 +257,6 @@ def _report(report: Callable[[float], None], number: int, count: int, share: flo
 
 
 def adversarial_models(
-    reference: ReferenceModel,
     network: FreeNetwork,
     training: TrainingSet,
     on_training: Any,
@@ -276,8 +275,6 @@ def adversarial_models(
 
     Parameters
     ----------
-    reference : ReferenceModel
-        The given network.
     network : FreeNetwork
         The network as a function of what may change.
     training : TrainingSet
@@ -320,8 +317,4 @@ def adversarial_models(
     steps = search._steps(problem, generator, limits)
     evaluation = torch.randperm(len(training), generator=generator)[:_MAX_EVALUATION_ROWS]
     problem = replace(problem, evaluation=evaluation.to(device))
-    is_double = problem.training.losses.dtype == torch.float64
-    exact = reference if is_double else None
-    return AdversarialModels(
-        problem, steps, sampling, temperature, forecast_temperature, exact=exact
-    )
+    return AdversarialModels(problem, steps, sampling, temperature, forecast_temperature)

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from .._network.inputs.rows import StoredRows
+from .._network.inputs.rows import Inputs
 from .._network.limits import Limits, slices
-from .._network.reference import ReferenceModel
+from .._network.predictions import Prediction
 from .adversarial import AdversarialModels
 from .run import Candidates, Visit
 from .sampling import BestSampler, Sampler, replace_rows
@@ -73,8 +73,9 @@ class _TraceKeeper(Sampler):
 
 def found_models(
     models: AdversarialModels,
-    reference: ReferenceModel,
-    inputs: StoredRows,
+    module: nn.Module,
+    inputs: Inputs,
+    original: Prediction,
     limits: Limits,
 ) -> Iterator[list[dict[str, Any]]]:
     """Yield the models that were found for each row, the most divergent first.
@@ -83,10 +84,12 @@ def found_models(
     ----------
     models : AdversarialModels
         Prepared searches.
-    reference : ReferenceModel
+    module : torch.nn.Module
         The given network.
-    inputs : StoredRows
-        Rows as the network takes them.
+    inputs : Inputs
+        Values of rows at the cut.
+    original : Prediction
+        What the given network predicts for them.
     limits : Limits
         How many searches may run together.
 
@@ -95,10 +98,9 @@ def found_models(
     list of dict
         What `QUAMClassifier.adversarial_models` describes.
     """
-    for row in inputs.split(1):
-        original = reference.predict(row)
-        searches = models.searches_of_row(row, original, _ModelKeeper, limits)
-        found = [_describe(models, reference.module, *search) for search in searches]
+    for row in slices(len(inputs), 1):
+        searches = models.searches_of_row(inputs[row], original[row], _ModelKeeper, limits)
+        found = [_describe(models, module, *search) for search in searches]
         yield sorted(found, key=lambda model: -model["divergence"])
 
 
@@ -125,16 +127,18 @@ def _describe(
 
 
 def costs_of_rivals(
-    models: AdversarialModels, reference: ReferenceModel, inputs: StoredRows, limits: Limits
+    models: AdversarialModels, inputs: Inputs, original: Prediction, limits: Limits
 ) -> dict[Any, np.ndarray]:
     """Return what each training row pays for the first model that gives another answer for a row.
 
     Parameters
     ----------
-    models, reference, limits
+    models, limits
         See `found_models`.
-    inputs : StoredRows
-        A single row as the network takes it.
+    inputs : Inputs
+        Values of a single row at the cut.
+    original : Prediction
+        What the given network predicts for it.
 
     Returns
     -------
@@ -142,11 +146,10 @@ def costs_of_rivals(
         Loss increases of the training rows, by the names of the answers that were reached and
         that the given network does not give itself.
     """
-    problem, row = models.problem, inputs[:1]
-    original, targets = reference.predict(row), problem.targets
-    found: dict[Any, np.ndarray] = {}
-    for keeper, number, target in models.searches_of_row(row, original, _RivalKeeper, limits):
-        own = targets.is_original(original, keeper.target[number : number + 1][None])  # type: ignore[arg-type]
+    problem, found = models.problem, dict[Any, np.ndarray]()
+    targets: Any = problem.targets
+    for keeper, number, target in models.searches_of_row(inputs, original, _RivalKeeper, limits):
+        own = targets.is_original(original, keeper.target[number : number + 1][None])
         if not keeper.found[number] or own.any():
             continue
         free = {name: value[number : number + 1] for name, value in keeper.models.items()}
@@ -160,16 +163,13 @@ def costs_of_rivals(
 
 
 def search_traces(
-    models: AdversarialModels,
-    reference: ReferenceModel,
-    inputs: StoredRows,
-    limits: Limits,
+    models: AdversarialModels, inputs: Inputs, original: Prediction, limits: Limits
 ) -> Iterator[list[dict[str, Any]]]:
     """Yield every step of the searches of each row; see `found_models`.
 
     Parameters
     ----------
-    models, reference, inputs, limits
+    models, inputs, original, limits
         See `found_models`.
 
     Yields
@@ -177,9 +177,8 @@ def search_traces(
     list of dict
         What `QUAMClassifier.search_traces` describes.
     """
-    for row in inputs.split(1):
-        original = reference.predict(row)
-        searches = models.searches_of_row(row, original, _TraceKeeper, limits)
+    for row in slices(len(inputs), 1):
+        searches = models.searches_of_row(inputs[row], original[row], _TraceKeeper, limits)
         yield [_trace(models, *search) for search in searches]
 
 

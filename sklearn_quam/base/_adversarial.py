@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from .._messages import few, short_messages, shown
 from .._network.free import FreeNetwork
 from .._network.inputs.sources import open_source
-from .._network.limits import Limits, computing
+from .._network.limits import Limits, computing, slices
 from .._posterior.fitted import FittedMethod, Question
 from .._posterior.progress import tracked
 from .._posterior.results import RowResults, SearchDiagnostics
@@ -115,7 +115,6 @@ class AdversarialSearch(WeightChanging):
         self.cut_, self.execution_ = network.split.place, network.executor.name
         prepare = partial(
             adversarial_models,
-            fit.reference,
             network,
             fit.training,
             fit.original,
@@ -251,9 +250,10 @@ class AdversarialSearch(WeightChanging):
         3
         """
         inputs, fitted = self._check_inputs(x), self._fitted
-        refuse_lost_rows(fitted.predict(inputs)[1])
+        rows, original, lost = fitted.seen(inputs[:])
+        refuse_lost_rows(lost)
         limits = self._question(inputs).limits
-        found = found_models(fitted.models, fitted.reference, inputs, limits)
+        found = found_models(fitted.models, fitted.reference.module, rows, original, limits)
         return list(self._tracked(found, len(inputs)))
 
     def _tracked(self, items: Any, total: int, unit: str = "row") -> Iterator[Any]:
@@ -306,17 +306,18 @@ class AdversarialSearch(WeightChanging):
         self, X: Any, search: Callable[[Any, Any, Limits], np.ndarray], of_lost: np.ndarray
     ) -> np.ndarray:
         """Return what searches tell about rows, some at a time, or what is said of lost ones."""
-        inputs, models = self._check_inputs(X), self._fitted.models
+        inputs, fitted = self._check_inputs(X), self._fitted
         limits = self._question(inputs).limits
-        original, lost = self._fitted.predict(inputs)
-        warn_about_lost_rows(lost)
-        found = np.repeat(of_lost[None], len(inputs), axis=0)
-        if lost.all():
-            return found
-        fine = torch.as_tensor(np.flatnonzero(~lost), device=inputs.device)
-        chunks = fine.split(models.rows_at_once(inputs, replace(limits, n_workers=1)))
-        for rows in self._tracked(chunks, len(chunks), "chunk"):
-            found[rows.cpu().numpy()] = search(inputs[rows], original[rows], limits)
+        size = fitted.models.rows_at_once(inputs, replace(limits, n_workers=1))
+        chunks = list(slices(len(inputs), size))
+        found, lost = np.repeat(of_lost[None], len(inputs), axis=0), []
+        for chunk in self._tracked(chunks, len(chunks), "chunk"):
+            rows, original, beyond = fitted.seen(inputs[chunk], chunk.start)
+            lost.append(beyond)
+            fine = torch.as_tensor(np.flatnonzero(~beyond), device=inputs.device)
+            if len(fine):
+                found[chunk][~beyond] = search(rows[fine], original[fine], limits)
+        warn_about_lost_rows(np.concatenate(lost))
         return found
 
     @computing()
@@ -367,9 +368,10 @@ class AdversarialSearch(WeightChanging):
                 "explain_rival has to tell rows of X by their numbers, but only a sample of them "
                 "was kept: fit with max_training_rows=None."
             )
-        refuse_lost_rows(fitted.predict(inputs)[1])
+        row, original, beyond = fitted.seen(inputs[:])
+        refuse_lost_rows(beyond)
         limits = self._question(inputs).limits
-        found = costs_of_rivals(fitted.models, fitted.reference, inputs, limits)
+        found = costs_of_rivals(fitted.models, row, original, limits)
         if target is None and found:
             target = min(found, key=lambda name: found[name].sum())
         asked = [name for name in found if np.array_equal(name, target)]
@@ -420,7 +422,8 @@ class AdversarialSearch(WeightChanging):
         (21,)
         """
         inputs, fitted = self._check_inputs(x), self._fitted
-        refuse_lost_rows(fitted.predict(inputs)[1])
+        rows, original, lost = fitted.seen(inputs[:])
+        refuse_lost_rows(lost)
         limits = self._question(inputs).limits
-        traces = search_traces(fitted.models, fitted.reference, inputs, limits)
+        traces = search_traces(fitted.models, rows, original, limits)
         return list(self._tracked(traces, len(inputs)))

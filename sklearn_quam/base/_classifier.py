@@ -14,8 +14,8 @@ from torch import Tensor
 from .._messages import few
 from .._network.adapters import Network, column_of_label
 from .._network.inputs.layouts import from_tensor, refuse_masked
-from .._network.inputs.rows import StoredRows
 from .._network.likelihood import CLASSIFIER_LINKS
+from .._network.predictions import Prediction
 from .._network.reference import ReferenceModel
 from .._posterior.measures import LOSSES
 from ._conformal import check_coverage, conformal_threshold, rows_needed
@@ -92,17 +92,17 @@ class BaseUncertaintyClassifier(ClassifierMixin, BaseUncertaintyEstimator):
     def _complete(
         self,
         reference: ReferenceModel,
-        inputs: StoredRows,  # noqa: ARG002
+        original: Prediction,
         target: Tensor,  # noqa: ARG002
         weight: Tensor | None,  # noqa: ARG002
         X_val: Any = None,  # noqa: ARG002
         y_val: Any = None,
-    ) -> ReferenceModel:
-        """Return the network; labels that it does not know are refused."""
+    ) -> tuple[ReferenceModel, Prediction]:
+        """Return network and predictions; labels that the network does not know are refused."""
         if y_val is not None and not np.isin(y_val, self.classes_).all():
             unknown = np.unique(y_val[~np.isin(y_val, self.classes_)])
             raise ValueError(f"y_val has labels that y has not: {few(unknown)}.")
-        return reference
+        return reference, original
 
     def _decide(self, outputs: np.ndarray) -> np.ndarray:
         return labels_of(outputs, self.classes_, self._fitted.reference.threshold)

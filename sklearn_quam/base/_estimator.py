@@ -124,8 +124,8 @@ class NetworkEstimator(WrapsNetwork):
             scaled = torch.as_tensor(sample_weight / sample_weight.mean())
             weight = scaled.to(inputs.device, reference.dtype)
         check_agreement(estimator, reference, inputs)
-        reference = self._complete(reference, inputs, target, weight, **more)
         original: Any = reference.predict(inputs)
+        reference, original = self._complete(reference, original, target, weight, **more)
         losses = reference.likelihood.negative_log_likelihood(original, target)
         training = TrainingSet(inputs, (), target, weight, losses)
         self.reference_loss_ = float(training.weighted(losses, slice(None)).mean())
@@ -147,14 +147,14 @@ class NetworkEstimator(WrapsNetwork):
     def _complete(
         self,
         reference: ReferenceModel,
-        inputs: StoredRows,  # noqa: ARG002
+        original: Prediction,
         target: Tensor,  # noqa: ARG002
         weight: Tensor | None,  # noqa: ARG002
         X_val: Any = None,  # noqa: ARG002
         y_val: Any = None,  # noqa: ARG002
-    ) -> ReferenceModel:
-        """Return the network with what only the training data can tell about it."""
-        return reference
+    ) -> tuple[ReferenceModel, Prediction]:
+        """Return the network, and its predictions, with what only the training data can tell."""
+        return reference, original
 
     # -- predicting ------------------------------------------------------------------------
 

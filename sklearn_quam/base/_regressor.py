@@ -17,10 +17,9 @@ from torch import Tensor
 
 from .._network.adapters import Network
 from .._network.inputs.layouts import from_tensor, refuse_masked
-from .._network.inputs.rows import StoredRows
 from .._network.inputs.sources import SomeRows, some_rows
 from .._network.likelihood import REGRESSOR_LINKS, GaussianLikelihood
-from .._network.predictions import Gaussian
+from .._network.predictions import Gaussian, Prediction
 from .._network.reference import ReferenceModel
 from .._posterior.measures import mixture_quantiles, mixture_scores
 from .._posterior.results import Answers
@@ -113,13 +112,13 @@ class BaseUncertaintyRegressor(RegressorMixin, BaseUncertaintyEstimator):
     def _complete(
         self,
         reference: ReferenceModel,
-        inputs: StoredRows,
+        original: Any,
         target: Tensor,
         weight: Tensor | None,
         X_val: Any = None,
         y_val: Any = None,
-    ) -> ReferenceModel:
-        """Return the network with the variance around the mean that it does not predict itself."""
+    ) -> tuple[ReferenceModel, Prediction]:
+        """Return network and predictions with the variance that the network does not predict."""
         if y_val is not None:
             y_val = y_val.reshape(len(y_val), -1)
             if y_val.shape[1] != self.n_outputs_:
@@ -131,24 +130,26 @@ class BaseUncertaintyRegressor(RegressorMixin, BaseUncertaintyEstimator):
                 raise ValueError(
                     "The network predicts variances itself: leave noise_variance=None."
                 )
-            return reference
+            return reference, original
         if self.noise_variance is not None:
             noise = np.broadcast_to(np.asarray(self.noise_variance, float), (self.n_outputs_,))
             if not (np.isfinite(noise).all() and (noise > 0).all()):
                 raise ValueError("noise_variance must be positive and finite.")
         elif X_val is None:
-            noise = _residual_variance(reference, inputs, target, weight)
+            noise = _residual_variance(original, target, weight)
         else:
             rows = self._check_rows(X_val, reference)
             if len(rows) != len(y_val):
                 raise ValueError(f"X_val has {len(rows)} rows, but y_val has {len(y_val)}.")
             part, _ = noise_and_calibration_rows(len(rows))
             some = replace(rows, source=SomeRows(rows.source, part))
-            noise = _residual_variance(reference, some, torch.tensor(y_val[part]).to(target))
+            held_out = torch.tensor(y_val[part]).to(target)
+            noise = _residual_variance(reference.predict(some), held_out)
         self.noise_variance_ = np.array(noise, dtype=float)
         tensor = torch.as_tensor(self.noise_variance_).to(target)
         likelihood = GaussianLikelihood("mean", tensor, reference.likelihood.output)
-        return replace(reference, likelihood=likelihood)
+        noisy = Gaussian(original.mean, tensor.to(original.mean).expand_as(original.mean))
+        return replace(reference, likelihood=likelihood), noisy
 
     def _decide(self, outputs: np.ndarray) -> np.ndarray:
         return outputs[:, 0] if self._single_output else outputs
@@ -265,10 +266,9 @@ class BaseUncertaintyRegressor(RegressorMixin, BaseUncertaintyEstimator):
 
 
 def _residual_variance(
-    reference: ReferenceModel, inputs: StoredRows, target: Tensor, weight: Tensor | None = None
+    prediction: Prediction, target: Tensor, weight: Tensor | None = None
 ) -> np.ndarray:
     """Return the mean squared residual of each output."""
-    prediction = reference.predict(inputs)
     assert isinstance(prediction, Gaussian)
     squares = (prediction.mean - target).cpu().double() ** 2
     if weight is not None:

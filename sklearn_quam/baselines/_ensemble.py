@@ -68,8 +68,8 @@ class Members(Generic[AnyModels]):
     ) -> dict[str, np.ndarray]:
         """Hand the models of all members to the accumulator; see `Models`."""
         for method, own in zip(self.methods, inputs.members, strict=True):
-            predicted = method.reference.predict(own)
-            method.models.sample(own, predicted, posterior, question)
+            rows, predicted = method.given(own)
+            method.models.sample(rows, predicted, posterior, question)
         return {}
 
     def rows_at_once(self, inputs: MemberRows, limits: Limits) -> int:

@@ -25,6 +25,7 @@ from .._network.inputs.rows import Inputs, StoredRows
 from .._network.likelihood import CategoricalLikelihood
 from .._network.limits import Limits, batches, computing, in_units, rows_at_once, slices
 from .._network.predictions import Categorical, Prediction
+from .._network.reference import TrainingSet
 from .._posterior.accumulate import CategoricalPosterior, Posterior, make_posterior
 from .._posterior.fitted import FittedMethod, Question
 from ..base._data import FitData
@@ -67,6 +68,10 @@ class GaussianModels:
         """Return how many rows are worked on together."""
         return min(rows_at_once(inputs), limits.number_that_fits(self.bytes_per_row()))
 
+    def given(self, inputs: Inputs) -> tuple[Inputs, Prediction]:
+        """Return the values of rows at the cut, and what the given network predicts for them."""
+        return self.view.network.given(inputs)
+
     def sample(
         self,
         inputs: Inputs,
@@ -75,7 +80,7 @@ class GaussianModels:
         question: Question,
     ) -> dict[str, np.ndarray]:
         """Hand draws of the scores to the accumulator; see `Models`."""
-        scores, design = self.view.scores_and_design(self.view.network.at_cut(inputs))
+        scores, design = self.view.scores_and_design(inputs.parts)
         self.update(posterior, scores, design, question.limits)
         return {}
 
@@ -121,14 +126,15 @@ class LaplaceMethod(WeightChanging):
         limits, network = self._limits(fit), self._free_network(fit)
         if self.structure == "full":
             _check_memory(network.free.size, limits)
-        view = score_view(network, fit.reference.predict(fit.training.inputs[:1]))
+        view = score_view(network, fit.original[:1])
+        training = network.training_at_cut(fit.training)
         normal = _normal_numbers(self.n_samples, view.n_scores, fit.seed)
         normal = normal.to(fit.reference.device)
-        everything = torch.arange(len(fit.training))
+        everything = torch.arange(len(training))
         precision = None
         if self.prior_precision == "grid":
-            precision = self._best_of_grid(fit, view, normal, limits)
-        curvature = self._curvature(fit, view, everything, limits)
+            precision = self._best_of_grid(fit, training, view, normal, limits)
+        curvature = self._curvature(training, view, everything, limits)
         start = network.free.start.values()
         norm = sum(float(value.double().square().sum()) for value in start)
         evidence = Evidence(curvature, norm, self.reference_loss_ * len(fit.training))
@@ -138,30 +144,32 @@ class LaplaceMethod(WeightChanging):
             precision = float(self.prior_precision)
         self.prior_precision_ = precision
         self.log_marginal_likelihood_ = evidence(precision)
-        faster = view_by_layers(view, curvature, network.at_cut(fit.training.inputs[:1]))
+        faster = view_by_layers(view, curvature, training.rows_at(slice(0, 1)))
         return GaussianModels(faster, curvature, precision, normal, self.predictive)
 
-    def _curvature(self, fit: FitData, view: View, index: Tensor, limits: Limits) -> Curvature:
+    def _curvature(
+        self, training: TrainingSet, view: View, index: Tensor, limits: Limits
+    ) -> Curvature:
         groups = slices(len(index), limits.number_that_fits(view.bytes_per_row()))
-        training = view.network.training_at_cut(fit.training)
         return measure_curvature(view, training, index, self.structure, groups)
 
-    def _best_of_grid(self, fit: FitData, view: View, normal: Tensor, limits: Limits) -> float:
+    def _best_of_grid(
+        self, fit: FitData, training: TrainingSet, view: View, normal: Tensor, limits: Limits
+    ) -> float:
         """Return the prior precision with the best log score on held-out training rows."""
-        training = fit.training
         if len(training) < 2:
             raise ValueError("prior_precision='grid' needs at least two training rows.")
         generator = torch.Generator().manual_seed(fit.seed)
         order = torch.randperm(len(training), generator=generator)
         n_out = max(1, round(_HELD_OUT * len(order)))
-        curvature = self._curvature(fit, view, order[n_out:], limits)
-        faster = view_by_layers(view, curvature, view.network.at_cut(training.inputs[:1]))
+        curvature = self._curvature(training, view, order[n_out:], limits)
+        faster = view_by_layers(view, curvature, training.rows_at(slice(0, 1)))
         models = GaussianModels(faster, curvature, math.nan, normal, self.predictive)
         held_out = order[:n_out].to(fit.reference.device)
         size = limits.number_that_fits(models.bytes_per_row())
         scores = np.sum(
             [
-                _log_scores(fit, models, held_out[rows], limits)
+                _log_scores(training, fit.original, models, held_out[rows], limits)
                 for rows in slices(len(held_out), size)
             ],
             axis=0,
@@ -186,12 +194,13 @@ class LaplaceMethod(WeightChanging):
         covariance : ndarray of shape (n_samples, n_scores, n_scores)
             Covariance under the posterior of the free parameters.
         """
-        inputs, models = self._check_inputs(X), self._fitted.models
-        refuse_lost_rows(self._fitted.predict(inputs)[1])
-        means, covariances = [], []
-        for rows in self._fitted.chunks(inputs, self._question(inputs).limits):
-            at_cut = models.view.network.at_cut(inputs[rows])
-            scores, design = models.view.scores_and_design(at_cut)
+        inputs, fitted = self._check_inputs(X), self._fitted
+        models, means, covariances, lost = fitted.models, [], [], []
+        for chunk in fitted.chunks(inputs, self._question(inputs).limits):
+            rows, _, beyond = fitted.seen(inputs[chunk], chunk.start)
+            lost.append(beyond)
+            refuse_lost_rows(np.concatenate(lost))
+            scores, design = models.view.scores_and_design(rows.parts)
             means.append(scores)
             covariances.append(models.curvature.spread(design, models.precision).covariance())
         return torch.cat(means).cpu().numpy(), torch.cat(covariances).cpu().numpy()
@@ -208,18 +217,23 @@ def _check_memory(n_parameters: int, limits: Limits) -> None:
         )
 
 
-def _log_scores(fit: FitData, models: GaussianModels, rows: Tensor, limits: Limits) -> list[float]:
+def _log_scores(
+    training: TrainingSet,
+    original: Prediction,
+    models: GaussianModels,
+    rows: Tensor,
+    limits: Limits,
+) -> list[float]:
     """Return the log score of some training rows for each precision of the grid."""
-    inputs, target = fit.training.inputs[rows], fit.training.target[rows]
-    original = fit.reference.predict(inputs)
-    scores, design = models.view.scores_and_design(models.view.network.at_cut(inputs))
+    likelihood: Any = models.view.network.executor.likelihood
+    scores, design = models.view.scores_and_design(training.rows_at(rows))
     found = []
     for precision in GRID:
-        posterior = make_posterior(original, "entropy")
+        posterior = make_posterior(original[rows], "entropy")
         replace(models, precision=float(precision)).update(posterior, scores, design, limits)
         average: Any = posterior.prediction("expected")
-        losses = fit.reference.likelihood.negative_log_likelihood(average, target)
-        found.append(-float(fit.training.weighted(losses, rows).sum()))
+        losses = likelihood.negative_log_likelihood(average, training.target[rows])
+        found.append(-float(training.weighted(losses, rows).sum()))
     return found
 
 

@@ -11,6 +11,7 @@ from sklearn.utils._param_validation import Interval
 from torch import Tensor
 
 from .._network.free import Free, FreeNetwork
+from .._network.inputs.rows import Inputs
 from .._network.limits import Limits, slices
 from .._network.reference import TrainingSet
 from .._posterior.fitted import FittedMethod
@@ -59,9 +60,9 @@ class _HamiltonianMonteCarlo(SampledWeights):
         samples = super()._fit_models(fit)
         models = ChainSamples(**vars(samples), shape=(self.n_chains, self.n_samples))
         limits, inputs = self._limits(fit), fit.training.inputs
-        rows = inputs[:: -(-len(inputs) // _MAX_ROWS_COMPARED)]
+        rows = Inputs(models.network.at_cut(inputs[:: -(-len(inputs) // _MAX_ROWS_COMPARED)]))
         worst = [
-            models.compare_chains(models.predictions(rows[part], limits))[0].max()
+            models.compare_chains(models.predictions(rows[part].parts, limits))[0].max()
             for part in slices(len(rows), models.rows_at_once(rows, limits))
         ]
         self.r_hat_ = float(max(worst))

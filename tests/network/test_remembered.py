@@ -2,7 +2,6 @@
 
 import copy
 import pickle
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from torch import nn
 
 from sklearn_quam import LaplaceClassifier, PenaltySearch, QUAMClassifier, QUAMRegressor
 from sklearn_quam._network import executors, free
-from sklearn_quam._network.cut import remembered
+from sklearn_quam._network.cut import remembered, split
 from sklearn_quam._network.cut.remembered import RememberedRows, module_digest
 from sklearn_quam._network.cut.split import split_module
 from sklearn_quam.model_selection import make_ood_scorer
@@ -51,7 +50,7 @@ HEAD = ("3.weight",)
 
 
 def remembering(memory, module, names, probe):
-    return replace(split_module(module, names, probe), remembered=memory)
+    return split_module(module, names, probe).remembering(memory)
 
 
 @pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.SeenRowsWarning")
@@ -150,6 +149,14 @@ def test_memory_is_bounded(monkeypatch, memory):
     assert len(memory._values) > 1
     cut.at_cut(torch.tensor(np.tile(X, (5, 1))))  # larger than all of it
     assert memory._bytes <= 4000
+
+
+def test_weights_are_digested_only_where_values_are_remembered(monkeypatch):
+    monkeypatch.setattr(split, "_digest", None)
+    est = LaplaceClassifier(network(), random_state=0).fit(X, Y)
+    assert est._fitted.models.view.network.split.place == "inside"
+    with pytest.raises(TypeError):
+        clone(est).fit(X, Y)
 
 
 def test_buffers_count_as_weights():

@@ -309,7 +309,7 @@ def test_what_is_called_feasible_is_so_on_all_rows():
     est = QUAMClassifier(net, random_state=0, slack=5.0).fit(rows, y)
     models = est._fitted.models
     inputs = Inputs((torch.tensor(np.concatenate([rows[:25], unknown[:25]])),))
-    original = est._fitted.reference.predict(inputs)
+    inputs, original = models.given(inputs)
 
     class Keeper(BestSampler):
         keeps_models = True

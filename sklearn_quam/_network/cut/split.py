@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +17,10 @@ from torch import Tensor, fx, nn
 
 from ...exceptions import NetworkError
 from ..inputs.rows import Inputs, Rows
+from ..likelihood import Likelihood
 from ..outputs import NetworkErrors
+from ..predictions import Prediction
+from ..reference import cannot_process, predict_batch
 from .hooks import cut_by_hooks
 from .remembered import RememberedRows, bytes_of, module_digest
 from .steps import Steps, place, steps_of_graph
@@ -37,7 +41,7 @@ class SplitModule:
         Where the cut is; "failed" where the module cannot be traced, so that all of it runs for
         every model.
     digest : bytes
-        What is the same for the same frozen part only.
+        What is the same for the same frozen part only; empty where nothing is kept.
     remembered : RememberedRows or None
         Where to look values at the cut up, and to keep them.
     """
@@ -64,11 +68,23 @@ class SplitModule:
             if found is not None:
                 return found
         rows = inputs.at_least_two().parts
-        with torch.no_grad(), NetworkErrors():
+        with torch.no_grad(), NetworkErrors(partial(cannot_process, inputs)):
             values = tuple(value[: len(inputs)] for value in self.frozen(*rows))
         if memory is not None:
             memory.keep(key, values)
         return values
+
+    def remembering(self, memory: RememberedRows | None) -> SplitModule:
+        """Return the same parts; values at the cut are looked up in a memory, and kept there."""
+        if memory is None or self.frozen is None:
+            return self
+        return replace(self, digest=_digest(self.frozen), remembered=memory)
+
+    @torch.no_grad()
+    def given(self, inputs: Inputs, likelihood: Likelihood) -> tuple[Rows, Prediction]:
+        """Return the values at the cut, and what the given network makes of them."""
+        rows = self.at_cut(inputs)
+        return rows, predict_batch(self.rest, likelihood, inputs, rows)
 
 
 # Tells for a step of a traced network, and the submodule that it runs, whether it is meant.
@@ -124,7 +140,7 @@ def split_module(
 
     def by_layers() -> SplitModule:
         frozen, rest = cut_by_hooks(module, names, probe, pick)
-        return SplitModule(frozen, rest, "inside", _digest(frozen))
+        return SplitModule(frozen, rest, "inside")
 
     for cut in (by_steps, by_layers) if names else (by_steps,):
         try:
@@ -190,7 +206,7 @@ def _split_trace(
         return SplitModule(None, rest, "at_input")
     frozen = _build(module, traced, set(graph.nodes) - searching, {}, axes)
     rest = _build(module, traced, late | constant, axes, None)
-    return SplitModule(frozen, rest, "inside", _digest(frozen))
+    return SplitModule(frozen, rest, "inside")
 
 
 def _digest(frozen: nn.Module) -> bytes:

@@ -137,7 +137,7 @@ def warn_about_fit(method: Any, data: Any, known: KnownRange) -> None:
     if hasattr(method, "classes_"):
         warn_about_missing_classes(method.classes_, data.passed["y_checked"])
         if is_torch(method.estimator_):
-            warn_about_probabilities(data.reference, data.training)
+            warn_about_probabilities(data.reference, data.training, data.original)
     warn_about_poor_fit(data.reference, data.training, known)
 
 
@@ -168,9 +168,15 @@ def warn_about_poor_fit(
         )
 
 
-def warn_about_probabilities(reference: ReferenceModel, training: TrainingSet) -> None:
+def warn_about_probabilities(
+    reference: ReferenceModel, training: TrainingSet, original: Any
+) -> None:
     """Say if what is taken for logits are probabilities."""
     if reference.likelihood.link != "logits":
+        return
+    lowest, highest = original.log_proba[:_LOOKED_AT].aminmax(dim=1)
+    if bool((highest - lowest > 1 + _TOLERANCE).any()):
+        # Logits of a row that are probabilities differ by one at most: the network is not run.
         return
     with torch.no_grad(), NetworkErrors():
         returned = reference.module(*training.inputs[:_LOOKED_AT].parts)

@@ -41,11 +41,12 @@ class ChainSamples(WeightSamples):
 
     shape: tuple[int, int]
 
-    def rows_at_once(self, inputs: Inputs | StoredRows, limits: Limits) -> int:
+    def rows_at_once(self, inputs: Inputs | StoredRows, limits: Limits) -> int:  # noqa: ARG002
         """Return how many rows are worked on together."""
         with torch.no_grad():
             start = {name: value[None] for name, value in self.network.free.start.items()}
-            columns = self.network.predict(start, self.network.at_cut(inputs[:1])).n_outputs
+            row = self.network.at_cut(self.network.probe[:1])
+            columns = self.network.predict(start, row).n_outputs
         memory = min(limits.memory // _COPIES_OF_DRAWS, _BYTES_OF_DRAWS)
         needed = max(math.prod(self.shape) * columns * 8, self.bytes_per_row)
         return max(1, memory // needed)
@@ -60,7 +61,7 @@ class ChainSamples(WeightSamples):
         """Hand the draws' predictions to the accumulator, and compare the chains."""
 
         def handed_over() -> Iterator[Prediction]:
-            for prediction in self.predictions(inputs, question.limits):
+            for prediction in self.predictions(inputs.parts, question.limits):
                 posterior.update(prediction)
                 yield prediction
 

@@ -190,6 +190,11 @@ class ThinnedModels:
         """Return how many rows are worked on together."""
         return rows_at_once(inputs)
 
+    def given(self, inputs: Inputs) -> tuple[Inputs, Prediction]:
+        """Return the values of rows at the cut, and what the given network predicts for them."""
+        rows, original = self.split.given(inputs, self.likelihood)
+        return Inputs(rows), original
+
     def sample(
         self,
         inputs: Inputs,
@@ -198,7 +203,7 @@ class ThinnedModels:
         question: Question,  # noqa: ARG002
     ) -> dict[str, np.ndarray]:
         """Hand the thinned models' predictions to the accumulator; see `Models`."""
-        rows = self.split.at_cut(inputs)
+        rows = inputs.parts
         at_once = max(1, rows_at_once(rows[0]) // len(inputs))
         for first in range(0, self.n_samples, at_once):
             models = range(first, min(first + at_once, self.n_samples))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..._network.free import Free, FreeNetwork
-from ..._network.inputs.rows import Inputs, StoredRows
+from ..._network.inputs.rows import Inputs, Rows, StoredRows
 from ..._network.limits import Limits, rows_at_once, slices
 from ..._network.predictions import Prediction
 from ..._network.reference import TrainingSet
@@ -43,6 +43,10 @@ class WeightSamples:
         """Return how many rows are worked on together."""
         return min(rows_at_once(inputs), limits.number_that_fits(self.bytes_per_row))
 
+    def given(self, inputs: Inputs) -> tuple[Inputs, Prediction]:
+        """Return the values of rows at the cut, and what the given network predicts for them."""
+        return self.network.given(inputs)
+
     def sample(
         self,
         inputs: Inputs,
@@ -51,16 +55,15 @@ class WeightSamples:
         question: Question,
     ) -> dict[str, np.ndarray]:
         """Hand the models' predictions to the accumulator; see `Models`."""
-        for prediction in self.predictions(inputs, question.limits):
+        for prediction in self.predictions(inputs.parts, question.limits):
             posterior.update(prediction)
         return {}
 
     @torch.no_grad()
-    def predictions(self, inputs: Inputs, limits: Limits) -> Iterator[Prediction]:
+    def predictions(self, rows: Rows, limits: Limits) -> Iterator[Prediction]:
         """Yield what the models predict, as many at once as fit the memory limit."""
-        rows = self.network.at_cut(inputs)
         n_models = len(next(iter(self.weights.values())))
-        size = limits.number_that_fits(len(inputs) * self.bytes_per_row)
+        size = limits.number_that_fits(len(rows[0]) * self.bytes_per_row)
         for models in slices(n_models, size):
             group = {name: value[models] for name, value in self.weights.items()}
             yield self.network.predict(group, rows)
