@@ -123,7 +123,13 @@ class FittedMethod(Generic[AnyModels]):
         """Return what the models say about rows, all of them together."""
 
         def ask(rows: Any, original: Prediction) -> tuple[RowResults, np.ndarray]:
-            posterior = make_posterior(original, question.measure, question.predictive)
+            posterior = make_posterior(
+                original,
+                question.measure,
+                setting=question.setting,
+                predictive=question.predictive,
+                standard_error=issubclass(self.diagnostics, Diagnostics),
+            )
             found = self.models.sample(inputs[rows], original, posterior, question)
             results = summarise(posterior, question, self.diagnostics, found)
             return results, posterior.all_agree(question.setting)

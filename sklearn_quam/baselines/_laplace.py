@@ -24,7 +24,7 @@ from .._curvature.structures import Curvature, Full, ScoreSpread
 from .._network.inputs.rows import Inputs, StoredRows
 from .._network.likelihood import CategoricalLikelihood
 from .._network.limits import Limits, batches, computing, in_units, rows_at_once, slices
-from .._network.predictions import Categorical, Prediction
+from .._network.predictions import Categorical, Gaussian, Prediction
 from .._posterior.accumulate import CategoricalPosterior, Posterior, make_posterior
 from .._posterior.fitted import FittedMethod, Question
 from ..base._data import FitData
@@ -131,7 +131,7 @@ class LaplaceMethod(WeightChanging):
         curvature = self._curvature(fit, view, everything, limits)
         start = network.free.start.values()
         norm = sum(float(value.double().square().sum()) for value in start)
-        evidence = Evidence(curvature, norm, self.reference_loss_ * len(fit.training))
+        evidence = Evidence(curvature.log_det, norm, self.reference_loss_ * len(fit.training))
         if self.prior_precision == "marginal_likelihood":
             precision = evidence.best()
         elif precision is None:
@@ -213,9 +213,11 @@ def _log_scores(fit: FitData, models: GaussianModels, rows: Tensor, limits: Limi
     inputs, target = fit.training.inputs[rows], fit.training.target[rows]
     original = fit.reference.predict(inputs)
     scores, design = models.view.scores_and_design(models.view.network.at_cut(inputs))
+    # The average prediction is the same whatever the measure; that of variances is the cheapest.
+    measure = "variance" if isinstance(original, Gaussian) else "entropy"
     found = []
     for precision in GRID:
-        posterior = make_posterior(original, "entropy")
+        posterior = make_posterior(original, measure, setting="expected", standard_error=False)
         replace(models, precision=float(precision)).update(posterior, scores, design, limits)
         average: Any = posterior.prediction("expected")
         losses = fit.reference.likelihood.negative_log_likelihood(average, target)

@@ -25,6 +25,8 @@ from .path import NaturalSteps
 
 # What "auto" means for classes, and for real-valued outputs.
 _AUTO: dict[str, tuple[Any, Any]] = {"damping": (1e-3, 0.1), "n_corrections": (0, 8)}
+# None is what makes the training data most likely.
+_AUTO_LINEAR_DAMPING = (0.01, None)
 # How unsure a network counts as being of a training row at least.
 _LEAST_UNSURE = 0.01
 _ROWS_AT_ONCE = 4096
@@ -118,7 +120,8 @@ class NaturalSearch(BaseEstimator):
 
     def _steps(self, problem: Problem, generator: torch.Generator, limits: Limits) -> NaturalSteps:
         """Return the steps of a search."""
-        return _natural_steps(self, problem, generator, limits)[0]
+        damping = float(_chosen(self, "damping", _task(problem)))
+        return _natural_steps(self, problem, generator, limits, damping)[0]
 
     def _screening(self) -> LinearSearch | None:
         """Return the search that tells which rows are doubtful, if only these are searched for."""
@@ -130,14 +133,18 @@ class LinearSearch(BaseEstimator):
 
     A rival class costs half the squared distance of its log-odds over their variance, which comes
     from the inverse curvature of the training loss. No training row is looked at, and nothing is
-    searched: much faster than `NaturalSearch`, and less exact. Pass it as ``search`` of QUAM.
+    searched: much faster than `NaturalSearch`, and less exact. It is the default of regressors,
+    whose means then have a Gaussian posterior. Pass it as ``search`` of QUAM.
 
     Parameters
     ----------
     goal : float, default=32.0
         Log-odds of the class up to which models count; see `NaturalSearch`.
-    damping : float, default=0.01
-        What is added to the curvature of the whole training data; see `NaturalSearch`.
+    damping : float or "auto", default="auto"
+        What is added to the curvature of the whole training data; see `NaturalSearch`. "auto" is
+        0.01 for classifiers, and for regressors the precision that makes the training data most
+        likely (the marginal likelihood), so that bands have about the right width whatever the
+        size of the network.
 
     See Also
     --------
@@ -152,18 +159,22 @@ class LinearSearch(BaseEstimator):
 
     _parameter_constraints: ClassVar[dict] = {
         "goal": NaturalSearch._parameter_constraints["goal"],
-        "damping": [Interval(Real, 0, None, closed="neither")],
+        "damping": NaturalSearch._parameter_constraints["damping"],
     }
 
-    def __init__(self, *, goal: float = 32.0, damping: float = 0.01) -> None:
+    def __init__(self, *, goal: float = 32.0, damping: float | str = "auto") -> None:
         self.goal = goal
         self.damping = damping
 
     def _steps(self, problem: Problem, generator: torch.Generator, limits: Limits) -> LinearSteps:
         """Return the steps of a search."""
-        search = NaturalSearch(goal=self.goal, damping=self.damping, n_corrections=0)
+        damping: Any
+        damping = _AUTO_LINEAR_DAMPING[_task(problem)] if self.damping == "auto" else self.damping
+        search = NaturalSearch(goal=self.goal, n_corrections=0)
         path: Any
-        path, preconditioner = _natural_steps(search, problem, generator, limits)
+        # The bands of values are to have the width that the prior gives them.
+        factored = _task(problem) == 0
+        path, preconditioner = _natural_steps(search, problem, generator, limits, damping, factored)
         # No training row is looked at.
         path = replace(path, influence=None)
         return LinearSteps(path, preconditioner, problem.n_training_rows)
@@ -173,6 +184,11 @@ def is_linear(network: FreeNetwork) -> bool:
     """Tell whether all that is searched is a single linear layer."""
     executor = network.executor
     return isinstance(executor, ChainExecutor) and len(executor.steps[1]) == 1
+
+
+def _task(problem: Problem) -> int:
+    """Return 0 for classes and 1 for real-valued outputs."""
+    return int(problem.network.executor.likelihood.kind is not Categorical)
 
 
 def _chosen(search: NaturalSearch, name: str, task: int) -> Any:
@@ -196,17 +212,27 @@ def _sensitivity(weight: Tensor | None, original: Any) -> Tensor | None:
 
 
 def _natural_steps(
-    search: NaturalSearch, problem: Problem, generator: torch.Generator, limits: Limits
+    search: NaturalSearch,
+    problem: Problem,
+    generator: torch.Generator,
+    limits: Limits,
+    damping: float | None,
+    factored: bool = True,
 ) -> tuple[NaturalSteps, Any]:
     """Return steps of a search that goes by the curvature, and the inverse of that."""
     try:
-        return _measured_steps(search, problem, generator, limits)
+        return _measured_steps(search, problem, generator, limits, damping, factored)
     except NetworkError as error:
         raise CurvatureError(str(error.__cause__ or error)) from error
 
 
 def _measured_steps(
-    search: NaturalSearch, problem: Problem, generator: torch.Generator, limits: Limits
+    search: NaturalSearch,
+    problem: Problem,
+    generator: torch.Generator,
+    limits: Limits,
+    damping: float | None,
+    factored: bool = True,
 ) -> tuple[NaturalSteps, Any]:
     network, training = problem.network, problem.training
     if problem.targets.untargeted:
@@ -215,14 +241,14 @@ def _measured_steps(
             "search need: pass search='penalty', or other targets."
         )
     assert problem.original_on_training is not None
-    task = int(network.executor.likelihood.kind is not Categorical)
-    damping, n_corrections = (_chosen(search, name, task) for name in _AUTO)
+    n_corrections = _chosen(search, "n_corrections", _task(problem))
     preconditioner = make_preconditioner(
         network,
         training,
         problem.original_on_training,
         limits,
-        precision=float(damping),
+        precision=damping,
+        factored=factored,
         n_training_rows=problem.n_training_rows,
         generator=generator,
     )
