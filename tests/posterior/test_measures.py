@@ -22,7 +22,11 @@ from sklearn_quam._posterior.accumulate import (
     GaussianPosterior,
     make_posterior,
 )
-from sklearn_quam._posterior.measures import gaussian_mixture_entropy, merge_components
+from sklearn_quam._posterior.measures import (
+    _panel_edges,
+    gaussian_mixture_entropy,
+    merge_components,
+)
 
 NUMERIC = settings(deadline=None, max_examples=50)
 SETTINGS = ("given", "expected")
