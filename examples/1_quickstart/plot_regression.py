@@ -26,8 +26,8 @@ net.fit(X, y)
 # %%
 # QUAM, and a Laplace approximation of the last layer
 # ---------------------------------------------------
-# By default QUAM takes the network as linear in its parameters, so that the bands are a closed form:
-# about those of Laplace's approximation of all layers. That of the last layer alone, the default of
+# By default QUAM takes the network as linear in its parameters, so that bands are a closed form:
+# those of Laplace's approximation of all layers. That of the last layer alone, the default of
 # ``LaplaceRegressor``, leaves less to doubt. The widths are as good as that approximation: in small
 # gaps between the data, where the network goes straight on, they are too narrow.
 
