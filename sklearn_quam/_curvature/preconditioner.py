@@ -16,7 +16,6 @@ from .._network.limits import Limits, in_units, slices
 from .._network.predictions import Prediction, from_arrays, to_arrays
 from .._network.reference import TrainingSet
 from ..exceptions import CurvatureError
-from .influence import with_constant
 from .layouts import Matrices, Vectors
 from .measure import measure_curvature
 from .prior import Evidence
@@ -63,7 +62,7 @@ class LayerInverse:
         Tensor of shape (n_rows * n_targets, n_out)
             Changes for a unit of the way.
         """
-        own = with_constant(inputs, self.inputs)
+        own = self.layout.inputs(inputs)
         leverage = ((own @ self.inputs.to(own)) * own).sum(dim=-1, keepdim=True)
         leverage = leverage.repeat_interleave(len(gradients) // len(own), dim=0)
         return leverage * (gradients @ self.outputs.to(own))
@@ -102,7 +101,7 @@ class EigenInverse:
 
     def change(self, inputs: Tensor, gradients: Tensor) -> Tensor:
         """Return how outputs change along the product with gradients; see `LayerInverse`."""
-        own = with_constant(inputs, self.inputs)
+        own = self.layout.inputs(inputs)
         leverage = (own @ self.inputs.to(own)).square() @ self.variances.T.to(own)
         leverage = leverage.repeat_interleave(len(gradients) // len(own), dim=0)
         basis = self.outputs.to(own)
