@@ -28,7 +28,7 @@ METHODS = {
     "DeepEnsemble": {},
     "Laplace": {},
     "Laplace, all layers": {"parameters": "all"},
-    "QUAM": {},
+    "QUAM": {"search": "penalty"},
     "QUAM, linear search": {"search": "linear"},
 }
 

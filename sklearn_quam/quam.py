@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from ._search.natural.arguments import LinearSearch, NaturalSearch
-from ._search.penalty import PenaltySearch
 from ._search.profile import SAMPLERS
 from ._search.targets import Targets, class_targets, direction_targets
 from ._typing import Device, MemoryLimit, NoiseVariance, Parameters, RandomState
@@ -176,6 +175,7 @@ class QUAMClassifier(ProbabilityBounds, BaseUncertaintyClassifier):
     _own_temperatures: ClassVar[dict] = {NaturalSearch: 20.0, LinearSearch: 20.0}
     _auto_slack = 10.0
     _auto_search = NaturalSearch
+    _auto_reason = "the curvature of what is searched can be measured"
     _auto_sampling = "trajectory"
 
     def __init__(
@@ -231,10 +231,13 @@ class QUAMClassifier(ProbabilityBounds, BaseUncertaintyClassifier):
 class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
     """Uncertainty of a network's regression by adversarial models (QUAM).
 
-    For every row, searches start at the given network and look for models that explain the
-    training data as well but predict something else for this row: one search up and one
-    down for each output.
-    Where such models are easy to find, the prediction is epistemically uncertain.
+    For every row, it asks how far other models that explain the training data as well move the
+    prediction up and down, one way for each direction and output. Where such models are easy to
+    find, the prediction is epistemically uncertain. By default the network is taken as linear in
+    its parameters, and the answer is a closed form; other searches follow the network itself.
+
+    Bands grow with the distance from the training data. In gaps between them they are too
+    narrow: see :doc:`/results/sine`.
 
     Parameters
     ----------
@@ -258,10 +261,10 @@ class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
         Entropies in nats, or variances in squared units of the target.
     search : str, NaturalSearch, LinearSearch or PenaltySearch, default="auto"
         How the searches move: "natural" means `NaturalSearch` with its defaults, "linear" the much
-        faster `LinearSearch`, "penalty" the paper's algorithm `PenaltySearch`. "auto" is penalty
-        search, whose bands are closest to those of HMC, and natural search where a single linear
-        layer is searched, which is exact there. Arguments of a search are tuned as
-        ``search__n_steps``.
+        faster `LinearSearch`, "penalty" the paper's algorithm `PenaltySearch`. "auto" is linear
+        search: the posterior of the mean in closed form, which is exact for a linear model, or
+        penalty search with a warning where the curvature of the network cannot be measured.
+        Arguments of a search are tuned as ``search__damping``.
     targets : {"all", "untargeted"}, default="all"
         Searches up and down for each output, or a single search that raises the divergence
         itself, which finds less and needs ``search="penalty"``.
@@ -381,7 +384,8 @@ class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
 
     _auto_temperature = 1.0
     _auto_slack = 10.0
-    _auto_search = PenaltySearch
+    _auto_search = LinearSearch
+    _auto_reason = "the posterior of a mean has a closed form where the network is about linear"
     _auto_sampling = "profile"
 
     def __init__(

@@ -26,8 +26,8 @@ NOISE = 0.1
 N_ROWS = 40
 METHODS = {
     "HMC": {"n_chains": 4, "n_warmup": 150, "n_samples": 250, "n_leapfrog": 150},
-    "QUAM": {"search": "natural"},
-    "QUAM, linear search": {"search": "linear"},
+    "QUAM": {},
+    "QUAM, natural search": {"search": "natural"},
     "QUAM, penalty search": {"search": "penalty", "parameters": "all"},
     "DeepEnsemble": {"n_estimators": 10},
     "MCDropout": {"n_samples": 1000},

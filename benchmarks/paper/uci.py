@@ -32,7 +32,7 @@ METHODS = {
     "MixtureLaplace": {},
     "SWAG": {},
     "CyclicalSGHMC": {},
-    "QUAM": {},
+    "QUAM": {"search": "penalty"},
 }
 BATCH_SIZE, N_STEPS = 64, 2000
 

@@ -18,8 +18,9 @@ from .._network.reference import TrainingSet
 from ..exceptions import CurvatureError
 from .layouts import Matrices, Vectors
 from .measure import measure_curvature
+from .prior import Evidence
 from .scores import score_view
-from .structures import Kronecker, Structure
+from .structures import Curvature, Kronecker, Structure
 
 # Rows that the curvature is measured on, and classes that each of them is differentiated for.
 _MAX_ROWS = 20_000
@@ -46,12 +47,75 @@ class LayerInverse:
         """Return the product with parameters, which may have axes in front."""
         return self.layout.parts(self.outputs @ self.layout.joint(values) @ self.inputs)
 
+    def change(self, inputs: Tensor, gradients: Tensor) -> Tensor:
+        """Return how outputs change along the product with gradients of scores.
+
+        Parameters
+        ----------
+        inputs : Tensor of shape (n_rows, n_in)
+            What the layer takes.
+        gradients : Tensor of shape (n_rows * n_targets, n_out)
+            Derivatives of the scores by what it returns, those of a row side by side.
+
+        Returns
+        -------
+        Tensor of shape (n_rows * n_targets, n_out)
+            Changes for a unit of the way.
+        """
+        own = self.layout.inputs(inputs)
+        leverage = ((own @ self.inputs.to(own)) * own).sum(dim=-1, keepdim=True)
+        leverage = leverage.repeat_interleave(len(gradients) // len(own), dim=0)
+        return leverage * (gradients @ self.outputs.to(own))
+
     def __getstate__(self) -> dict:
         return {"layout": self.layout, **to_arrays((self.inputs, self.outputs))}
 
     def __setstate__(self, state: dict) -> None:
         inputs, outputs = from_arrays(state)
         self.__dict__.update(layout=state["layout"], inputs=inputs, outputs=outputs)
+
+
+@dataclass(frozen=True, eq=False)
+class EigenInverse:
+    """The inverse of the sum of a layer's curvature and a precision, in the bases of its factors.
+
+    Parameters
+    ----------
+    layout : Matrices
+        The layer's parameters.
+    inputs, outputs : Tensor
+        Bases, a vector in each column.
+    variances : Tensor of shape (n_out, n_in)
+        The inverse in these.
+    """
+
+    layout: Matrices
+    inputs: Tensor
+    outputs: Tensor
+    variances: Tensor
+
+    def __call__(self, values: Free) -> Free:
+        """Return the product with parameters, which may have axes in front."""
+        rotated = self.outputs.T @ self.layout.joint(values) @ self.inputs
+        return self.layout.parts(self.outputs @ (rotated * self.variances) @ self.inputs.T)
+
+    def change(self, inputs: Tensor, gradients: Tensor) -> Tensor:
+        """Return how outputs change along the product with gradients; see `LayerInverse`."""
+        own = self.layout.inputs(inputs)
+        leverage = (own @ self.inputs.to(own)).square() @ self.variances.T.to(own)
+        leverage = leverage.repeat_interleave(len(gradients) // len(own), dim=0)
+        basis = self.outputs.to(own)
+        return (leverage * (gradients @ basis)) @ basis.T
+
+    def __getstate__(self) -> dict:
+        arrays = to_arrays((self.inputs, self.outputs, self.variances))
+        return {"layout": self.layout, **arrays}
+
+    def __setstate__(self, state: dict) -> None:
+        inputs, outputs, variances = from_arrays(state)
+        self.__dict__.update(
+            layout=state["layout"], inputs=inputs, outputs=outputs, variances=variances
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,17 +148,17 @@ class Preconditioner:
         Inverses of independent parts.
     """
 
-    blocks: tuple[LayerInverse | DiagonalInverse, ...]
+    blocks: tuple[LayerInverse | EigenInverse | DiagonalInverse, ...]
 
     def __call__(self, values: Free) -> Free:
         """Return the product with parameters, which may have axes in front."""
         parts = [block(values) for block in self.blocks]
         return {name: part for solved in parts for name, part in solved.items()}
 
-    def of_layer(self, weight: str) -> LayerInverse:
+    def of_layer(self, weight: str) -> LayerInverse | EigenInverse:
         """Return the inverse of the layer that has a weight of this name."""
         for block in self.blocks:
-            if isinstance(block, LayerInverse) and block.layout.weight == weight:
+            if not isinstance(block, DiagonalInverse) and block.layout.weight == weight:
                 return block
         raise KeyError(weight)
 
@@ -105,9 +169,10 @@ def make_preconditioner(
     original: Prediction,
     limits: Limits,
     *,
-    precision: float,
+    precision: float | None,
     n_training_rows: int,
     generator: torch.Generator,
+    factored: bool = True,
 ) -> Preconditioner:
     """Measure the curvature of the training loss, and invert it.
 
@@ -121,12 +186,15 @@ def make_preconditioner(
         What the given network predicts for some of them.
     limits : Limits
         How much may be held together.
-    precision : float
-        What is added to the curvature of all training rows.
+    precision : float or None
+        What is added to the curvature of all training rows, the precision of a prior; None takes
+        the one that makes the training data most likely.
     n_training_rows : int
         How many rows the network was trained on.
     generator : torch.Generator
         Draws the rows that are looked at, where there are many.
+    factored : bool, default=True
+        Whether the inverse of a layer is to be a Kronecker product again, or exact.
 
     Returns
     -------
@@ -139,14 +207,27 @@ def make_preconditioner(
     structure = "diag" if network.free.updates else "kron"
     _refuse_large_factors(network, structure, limits)
     curvature = measure_curvature(
-        view, training, index, structure, groups, n_columns=_MAX_COLUMNS, decomposed=False
+        view, training, index, structure, groups, n_columns=_MAX_COLUMNS, decomposed=not factored
     )
     # Each of the rows that were looked at stands for several.
     share = n_training_rows / len(index)
     like = next(iter(network.free.start.values()))
+    if precision is None:
+        precision = _likeliest(curvature, network.free.start, share)
     return Preconditioner(
-        tuple(_inverse(block, precision, share, like) for block in curvature.blocks)
+        tuple(_inverse(block, precision, share, like, factored) for block in curvature.blocks)
     )
+
+
+def _likeliest(curvature: Curvature, start: Free, share: float) -> float:
+    """Return the prior precision of the largest marginal likelihood."""
+    squared_norm = sum(float(value.double().square().sum()) for value in start.values())
+
+    def log_det(precision: float) -> float:
+        return float(curvature.log_det(precision / share))
+
+    # What the given network loses does not depend on the prior.
+    return Evidence(log_det, squared_norm, 0.0).best()
 
 
 def _refuse_large_factors(network: FreeNetwork, structure: str, limits: Limits) -> None:
@@ -167,8 +248,12 @@ def _refuse_large_factors(network: FreeNetwork, structure: str, limits: Limits) 
 
 
 def _inverse(
-    block: Structure, precision: float, share: float, like: Tensor
-) -> LayerInverse | DiagonalInverse:
+    block: Structure, precision: float, share: float, like: Tensor, factored: bool
+) -> LayerInverse | EigenInverse | DiagonalInverse:
+    if isinstance(block, Kronecker) and not factored:
+        *bases, variances = block.inverse_in_basis(precision / share)
+        tensors = [tensor.to(like) for tensor in (*bases, variances / share)]
+        return EigenInverse(block.layout, *tensors)
     if isinstance(block, Kronecker):
         inputs, outputs = block.inverse_factors(precision / share)
         return LayerInverse(block.layout, inputs.to(like), (outputs / share).to(like))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from scipy.optimize import minimize_scalar
-
-from .structures import Curvature
 
 # What prior precisions are looked at.
 GRID = np.logspace(-4, 6, 41)
@@ -20,22 +20,23 @@ class Evidence:
 
     Parameters
     ----------
-    curvature : Curvature
-        Of the sum of the losses.
+    log_det : callable
+        Takes a precision, and returns the log-determinant of the sum of the curvature of the losses
+        and the precision, minus that of the precision alone.
     squared_norm : float
         Of the free parameters.
     loss : float
         Sum of the losses of the given network.
     """
 
-    def __init__(self, curvature: Curvature, squared_norm: float, loss: float) -> None:
-        self._curvature, self._squared_norm, self._loss = curvature, squared_norm, loss
+    def __init__(self, log_det: Callable[[float], Any], squared_norm: float, loss: float) -> None:
+        self._log_det, self._squared_norm, self._loss = log_det, squared_norm, loss
 
     def __call__(self, precision: float) -> float:
         """Return the log marginal likelihood at a precision."""
         if np.isinf(precision):
             return -np.inf
-        log_det = float(self._curvature.log_det(precision))
+        log_det = float(self._log_det(precision))
         return -self._loss - 0.5 * (precision * self._squared_norm + log_det)
 
     def best(self) -> float:

@@ -333,6 +333,15 @@ class Kronecker(Structure[Matrices]):
         root = math.sqrt(precision)
         return _inverse(factors[0], root * ratio), _inverse(factors[1], root / ratio)
 
+    def inverse_in_basis(self, precision: float) -> tuple[Tensor, Tensor, Tensor]:
+        """Return bases of inputs and outputs, and the inverse of the sum with a precision there.
+
+        Unlike `inverse_factors` it is that of the sum itself: (n_out, n_in) numbers, a diagonal in
+        the bases. The factors must be decomposed.
+        """
+        variances = 1 / (self._outputs[:, None] * self._inputs + precision)
+        return self._input_basis, self._output_basis, variances
+
     @property
     def eigenvalues(self) -> Tensor:  # type: ignore[override]
         """Eigenvalues of the product, in any order."""

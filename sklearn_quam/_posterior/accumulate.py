@@ -42,13 +42,26 @@ class Posterior:
     The distance of a sample from the average prediction, whose mean is the epistemic uncertainty
     of the expected setting, is linear in some features of the sample. Their second moments give
     its standard error, whatever order the samples come in; they are left out where there are many.
+
+    Only what is asked for is summed up; see `make_posterior`.
     """
 
     _original: Any
 
-    def __init__(self, n_rows: int, n_features: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        original: Any,
+        n_features: int,
+        setting: str | None,
+        predictive: bool,
+        standard_error: bool,
+    ) -> None:
+        n_rows, device = len(original), original.device
         self._means = WeightedMean(n_rows, device)
-        self._has_features = n_features <= _MAX_FEATURES
+        self._given, self._expected = setting != "expected", setting != "given"
+        self._predictive = predictive
+        self._error = standard_error
+        self._has_features = standard_error and self._expected and n_features <= _MAX_FEATURES
         self._n_diverged = torch.zeros(n_rows, dtype=torch.long, device=device)
 
     def update(
@@ -136,14 +149,23 @@ class CategoricalPosterior(Posterior):
         What the given model predicts for the rows.
     measure : {"entropy", "brier", "zero_one"}, default="entropy"
         The loss that uncertainties are expectations of.
+    setting, predictive, standard_error
+        What is asked for; see `make_posterior`.
     """
 
-    def __init__(self, original: Categorical, measure: str = "entropy") -> None:
+    def __init__(
+        self,
+        original: Categorical,
+        measure: str = "entropy",
+        setting: str | None = None,
+        predictive: bool = False,
+        standard_error: bool = True,
+    ) -> None:
         self._original = _normalised(original)
         self._loss = LOSSES[measure]
         self._averages: list[Tensor] = []
         self._forecast: WeightedMean | None = None
-        super().__init__(len(original), 1 + original.n_outputs, original.device)
+        super().__init__(original, 1 + original.n_outputs, setting, predictive, standard_error)
 
     def add_average(self, average: Categorical) -> None:
         """Take the average prediction in closed form instead of from the samples.
@@ -165,18 +187,23 @@ class CategoricalPosterior(Posterior):
         prediction, log_weights = self._left_out(prediction, log_weights)
         prediction = _normalised(prediction)
         self._means.add_weights(log_weights)
-        own, proba = self._loss.own(prediction), prediction.expected()
-        self._means.add("own", own)
-        self._means.add("proba", proba)
-        divergence = self._loss.excess(self._original, prediction, proba)
-        self._means.add("divergence", divergence, error=True)
-        if self._loss is not _IN_NATS:
-            in_nats = _IN_NATS.excess(self._original, prediction, proba)
-            self._means.add("divergence in nats", in_nats)
-            self._means.add("entropy", prediction.entropy())
-        if self._has_features:
-            self._means.add("features", torch.cat([own[..., None], proba], -1), error=True)
-        if forecast_log_weights is not None:
+        proba = prediction.expected()
+        if self._given:
+            divergence = self._loss.excess(self._original, prediction, proba)
+            self._means.add("divergence", divergence, error=self._error)
+            if self._loss is not _IN_NATS:
+                in_nats = _IN_NATS.excess(self._original, prediction, proba)
+                self._means.add("divergence in nats", in_nats)
+        if self._expected or self._predictive:
+            self._means.add("proba", proba)
+        if self._expected:
+            own = self._loss.own(prediction)
+            self._means.add("own", own)
+            if self._loss is not _IN_NATS:
+                self._means.add("entropy", prediction.entropy())
+            if self._has_features:
+                self._means.add("features", torch.cat([own[..., None], proba], -1), error=True)
+        if forecast_log_weights is not None and (self._expected or self._predictive):
             if self._forecast is None:
                 self._forecast = WeightedMean(len(self._original), self._original.device)
             # Who is left out has no weight here either.
@@ -248,17 +275,22 @@ class GaussianPosterior(Posterior):
         What the given model predicts for the rows.
     measure : {"entropy", "variance"}
         Measures in nats, or the split of the variance in squared units of the target.
-    predictive : bool, default=False
-        Whether the mixture of all predictions is wanted, whatever the measure.
+    setting, predictive, standard_error
+        What is asked for; see `make_posterior`.
     """
 
     def __init__(
-        self, original: Gaussian, measure: str = "entropy", predictive: bool = False
+        self,
+        original: Gaussian,
+        measure: str = "entropy",
+        setting: str | None = None,
+        predictive: bool = False,
+        standard_error: bool = True,
     ) -> None:
         self._original = original.to(accumulation_dtype(original.device))
         self._measure = measure
-        self._keeps_components = predictive or measure == "entropy"
-        super().__init__(len(original), 4 * original.n_outputs, original.device)
+        super().__init__(original, 4 * original.n_outputs, setting, predictive, standard_error)
+        self._keeps_components = predictive or (self._expected and measure == "entropy")
         self._components: tuple[Tensor, Tensor, Tensor] | None = None
 
     def update(
@@ -273,16 +305,19 @@ class GaussianPosterior(Posterior):
         prediction = prediction.to(self._original.mean.dtype)
         # Means are kept as distances from the given one: their variance does not cancel.
         shift = prediction.mean - self._original.mean
-        if self._measure == "variance":
-            divergence = (shift**2).sum(dim=-1)
-        else:
-            divergence = self._original.kl(prediction)
         self._means.add_weights(log_weights)
-        self._means.add("entropy", prediction.entropy())
-        self._means.add("shift", shift)
         self._means.add("squared_shift", shift**2)
-        self._means.add("variance", prediction.variance)
-        self._means.add("divergence", divergence, error=True)
+        if self._given:
+            if self._measure == "variance":
+                divergence = (shift**2).sum(dim=-1)
+            else:
+                divergence = self._original.kl(prediction)
+            self._means.add("divergence", divergence, error=self._error)
+        if self._expected:
+            self._means.add("shift", shift)
+            self._means.add("variance", prediction.variance)
+            if self._measure == "entropy":
+                self._means.add("entropy", prediction.entropy())
         if self._has_features:
             variance = prediction.variance
             features = torch.cat([variance.log(), variance, shift, shift**2], dim=-1)
@@ -360,7 +395,14 @@ class GaussianPosterior(Posterior):
         return entropies.reshape(self._original.mean.shape).sum(dim=-1)
 
 
-def make_posterior(original: Prediction, measure: str, predictive: bool = False) -> Posterior:
+def make_posterior(
+    original: Prediction,
+    measure: str,
+    *,
+    setting: str | None = None,
+    predictive: bool = False,
+    standard_error: bool = True,
+) -> Posterior:
     """Return an accumulator of the kind that suits a prediction.
 
     Parameters
@@ -370,8 +412,12 @@ def make_posterior(original: Prediction, measure: str, predictive: bool = False)
     measure : str
         What uncertainties are measured as: "entropy", "brier" or "zero_one" of classes, "entropy"
         or "variance" of values.
+    setting : {"given", "expected"}, default=None
+        Which setting is asked for; None is both of them.
     predictive : bool, default=False
         Whether the mixture of all predictions is wanted.
+    standard_error : bool, default=True
+        Whether the standard error of the epistemic uncertainty is wanted.
 
     Returns
     -------
@@ -379,9 +425,9 @@ def make_posterior(original: Prediction, measure: str, predictive: bool = False)
         The accumulator, empty.
     """
     if isinstance(original, Gaussian):
-        return GaussianPosterior(original, measure, predictive)
+        return GaussianPosterior(original, measure, setting, predictive, standard_error)
     assert isinstance(original, Categorical)
-    return CategoricalPosterior(original, measure)
+    return CategoricalPosterior(original, measure, setting, predictive, standard_error)
 
 
 def _normalised(prediction: Categorical) -> Categorical:

@@ -133,7 +133,13 @@ class FittedMethod(Generic[AnyModels]):
         if lost.any():
             fine = torch.as_tensor(np.flatnonzero(~lost), device=original.device)
             rows, asked = rows[fine], original[fine]
-        posterior = make_posterior(asked, question.measure, question.predictive)
+        posterior = make_posterior(
+            asked,
+            question.measure,
+            setting=question.setting,
+            predictive=question.predictive,
+            standard_error=issubclass(self.diagnostics, Diagnostics),
+        )
         found = self.models.sample(rows, asked, posterior, question)
         results = summarise(posterior, question, self.diagnostics, found)
         agree, how = posterior.all_agree(question.setting), (question.setting, question.measure)

@@ -59,7 +59,7 @@ def results_of_lost(
     predictive: bool = False,
 ) -> RowResults:
     """Return an infinite uncertainty of rows, around a prediction that is finite."""
-    posterior = make_posterior(prediction, measure)
+    posterior = make_posterior(prediction, measure, setting="given", standard_error=False)
     posterior.update(prediction[None])
     aleatoric = posterior.uncertainty("given").aleatoric.clip(-INFINITE, INFINITE)
     infinite = np.full_like(aleatoric, INFINITE)

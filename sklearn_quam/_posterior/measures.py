@@ -20,6 +20,11 @@ MAX_MIXTURE_COMPONENTS = 64
 # Edges of the quadrature panels around every mixture component, in its standard deviations.
 _PANEL_EDGES = (-8.0, -3.0, -1.0, 1.0, 3.0, 8.0)
 _PANEL_NODES = 8
+# Widest panels of a component, in its standard deviations: next to it, and further out.
+_INNER_WIDTH, _OUTER_WIDTH = 2.0, 5.0
+_ROUNDING_OF_WIDTHS = 1e-9
+# Mixtures with up to so many panels are worth treating alike.
+_FEW_PANELS = 16
 # Halvings of what brackets a quantile, and what it is known to, relative to its size.
 _MAX_HALVINGS = 200
 _PRECISION = 1e-13
@@ -102,18 +107,19 @@ LOSSES: dict[str, Loss] = {"entropy": LogLoss(), "brier": BrierLoss(), "zero_one
 
 
 def gaussian_mixture_entropy(
-    mean: Tensor, variance: Tensor, log_weights: Tensor, *, max_elements: int = 2**24
+    mean: Tensor, variance: Tensor, log_weights: Tensor, *, max_elements: int = 2**22
 ) -> Tensor:
     """Return the entropy of one-dimensional Gaussian mixtures by quadrature.
 
     Every component contributes panel edges at its own scale, so that narrow and wide components
-    are resolved alike; Gauss-Legendre nodes are laid between neighbouring edges.
+    are resolved alike. Panels are joined as far as each component allows, so that components that
+    lie close together share them; Gauss-Legendre nodes are laid in each panel.
 
     Parameters
     ----------
     mean, variance, log_weights : Tensor of shape (n_components, n_mixtures)
         The components of each mixture; weights need not be normalised.
-    max_elements : int, default=2**24
+    max_elements : int, default=2**22
         Bounds the memory: largest number of density values held at once.
 
     Returns
@@ -122,26 +128,76 @@ def gaussian_mixture_entropy(
         Entropies in nats.
     """
     n_components, n_mixtures = mean.shape
-    nodes, node_weights = np.polynomial.legendre.leggauss(_PANEL_NODES)
-    unit = torch.as_tensor((nodes + 1) / 2).to(mean)
-    unit_weights = torch.as_tensor(node_weights / 2).to(mean)
-    edges_of_one = torch.tensor(_PANEL_EDGES).to(mean)
-    n_nodes = n_components * len(_PANEL_EDGES) * _PANEL_NODES
-    rows = max(1, max_elements // (n_nodes * n_components))
-    entropies = []
+    log_w = torch.log_softmax(log_weights.T, dim=-1)
+    # Where all mixtures leave the same components out, these take no time.
+    counts = (log_w > -torch.inf).any(dim=0)
+    mu, scale, log_w = mean.T[:, counts], variance.T.sqrt()[:, counts], log_w[:, counts]
+    rows = max(1, max_elements // (n_components**2 * len(_PANEL_EDGES)))
+    entropies = torch.empty_like(mu[:, 0])
     for start in range(0, n_mixtures, rows):
         part = slice(start, start + rows)
-        mu, scale = mean[:, part].T, variance[:, part].T.sqrt()
-        log_w = torch.log_softmax(log_weights[:, part].T, dim=-1)
-        edges = (mu[..., None] + scale[..., None] * edges_of_one).flatten(1).sort(dim=-1).values
-        width = edges.diff(dim=-1)
-        x = (edges[:, :-1, None] + width[..., None] * unit).flatten(1)
-        x_weights = (width[..., None] * unit_weights).flatten(1)
-        z = (x[:, :, None] - mu[:, None, :]) / scale[:, None, :]
-        log_parts = (log_w - scale.log() - 0.5 * math.log(2 * math.pi))[:, None, :] - 0.5 * z**2
-        log_density = torch.logsumexp(log_parts, dim=-1)
-        entropies.append(-(x_weights * log_density.exp() * log_density).sum(dim=-1))
-    return torch.cat(entropies)
+        edges = _panel_edges(mu[part], scale[part])
+        # Mixtures that need about as many panels go together.
+        n_panels = (edges.diff(dim=-1) > 0).sum(dim=-1)
+        order = n_panels.argsort()
+        ends = n_panels[order].tolist()
+        first = 0
+        while first < len(order):
+            last = first + 1
+            limit = max(2 * ends[first], _FEW_PANELS)
+            while (
+                last < len(order)
+                and ends[last] <= limit
+                and (last + 1 - first) * ends[last] * _PANEL_NODES * n_components <= max_elements
+            ):
+                last += 1
+            some = order[first:last]
+            panels = edges[some, : ends[last - 1] + 1]
+            columns = (values[part][some] for values in (mu, scale, log_w))
+            entropies[start + some] = _integrated_entropy(panels, *columns)
+            first = last
+    return entropies
+
+
+def _panel_edges(mu: Tensor, scale: Tensor) -> Tensor:
+    """Return edges of panels, (n_mixtures, n_edges), as few as will do; the last one is repeated.
+
+    A panel is no wider than what each component that reaches into it allows.
+    """
+    offsets = torch.tensor(_PANEL_EDGES).to(mu)
+    edges = (mu[..., None] + scale[..., None] * offsets).flatten(1).sort(dim=-1).values
+    middle = (edges[:, 1:] + edges[:, :-1]) / 2
+    allowed = torch.full_like(middle, torch.inf)
+    for number in range(mu.shape[1]):
+        own = scale[:, number, None]
+        distance = (middle - mu[:, number, None]).abs() / own
+        inner = torch.where(distance < -_PANEL_EDGES[1], _INNER_WIDTH, _OUTER_WIDTH) * own
+        allowed = torch.where(distance < -_PANEL_EDGES[0], allowed.minimum(inner), allowed)
+    start, narrowest = edges[:, 0].clone(), allowed[:, 0].clone()
+    kept = torch.zeros_like(edges, dtype=torch.bool)
+    kept[:, 0] = kept[:, -1] = True
+    for number in range(1, middle.shape[1]):
+        joint = narrowest.minimum(allowed[:, number])
+        # Rounding must not split what is just as wide as it may be.
+        ends = edges[:, number + 1] - start > joint * (1 + _ROUNDING_OF_WIDTHS)
+        kept[:, number] = ends
+        start = torch.where(ends, edges[:, number], start)
+        narrowest = torch.where(ends, allowed[:, number], joint)
+    return torch.where(kept, edges, edges[:, -1:]).sort(dim=-1).values
+
+
+def _integrated_entropy(edges: Tensor, mu: Tensor, scale: Tensor, log_w: Tensor) -> Tensor:
+    """Return minus the integral of the density times its logarithm over panels."""
+    nodes, node_weights = np.polynomial.legendre.leggauss(_PANEL_NODES)
+    unit = torch.as_tensor((nodes + 1) / 2).to(mu)
+    unit_weights = torch.as_tensor(node_weights / 2).to(mu)
+    width = edges.diff(dim=-1)[..., None]
+    x = (edges[:, :-1, None] + width * unit).flatten(1)
+    z = (x[:, :, None] - mu[:, None, :]) / scale[:, None, :]
+    constant = log_w - scale.log() - 0.5 * math.log(2 * math.pi)
+    log_density = torch.logsumexp(constant[:, None, :] - 0.5 * z**2, dim=-1)
+    weights = (width * unit_weights).flatten(1)
+    return -(weights * log_density.exp() * log_density).sum(dim=-1)
 
 
 def merge_components(

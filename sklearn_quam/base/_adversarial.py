@@ -14,14 +14,13 @@ from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from .._messages import few, short_messages, shown
-from .._network.free import FreeNetwork
 from .._network.inputs.sources import open_source
 from .._network.limits import Limits, computing, slices
 from .._posterior.fitted import FittedMethod, Question
 from .._posterior.progress import tracked
 from .._posterior.results import RowResults, SearchDiagnostics
 from .._search.adversarial import AdversarialModels, adversarial_models
-from .._search.natural.arguments import LinearSearch, NaturalSearch, is_linear
+from .._search.natural.arguments import LinearSearch, NaturalSearch
 from .._search.needs import sized
 from .._search.penalty import PenaltySearch
 from .._search.targets import Targets
@@ -37,9 +36,8 @@ from .checks.warned import refuse_lost_rows, warn_about_collapsed_weights, warn_
 if TYPE_CHECKING:
     import pandas as pd
 
-# Ways to search that a word stands for; "auto" is natural search where it can be had.
+# Ways to search that a word stands for; what "auto" means depends on the task.
 SEARCHES = {
-    "auto": NaturalSearch,
     "natural": NaturalSearch,
     "linear": LinearSearch,
     "penalty": PenaltySearch,
@@ -54,8 +52,9 @@ class AdversarialSearch(WeightChanging):
     # Of kinds of searches that have another one.
     _own_temperatures: ClassVar[dict[type, float]] = {}
     _auto_slack: ClassVar[float]
-    # What arguments of search="auto" are arguments of.
+    # What search="auto" means where the curvature can be measured, and why.
     _auto_search: ClassVar[type]
+    _auto_reason: ClassVar[str]
     # What sampling="auto" means where a search does not measure every model.
     _auto_sampling: ClassVar[str]
     _rows_in_parallel = True
@@ -63,7 +62,7 @@ class AdversarialSearch(WeightChanging):
     _fitted_kind = FittedMethod[AdversarialModels]
     _search_constraints: ClassVar[dict] = {
         **WeightChanging._weight_constraints,
-        "search": [StrOptions(set(SEARCHES)), HasMethods(["get_params", "_steps"])],
+        "search": [StrOptions({"auto", *SEARCHES}), HasMethods(["get_params", "_steps"])],
         "slack": [Interval(Real, 0, None, closed="left"), None],
         "temperature": [Interval(Real, 0, None, closed="neither"), StrOptions({"auto"})],
         "n_training_rows": [Interval(Integral, 1, None, closed="left"), None],
@@ -84,7 +83,7 @@ class AdversarialSearch(WeightChanging):
     def _fit_models(self, fit: FitData) -> AdversarialModels:
         if isinstance(self.search, type):
             raise TypeError(f"search is a class: pass an object, {self.search.__name__}(...).")
-        search = SEARCHES[self.search]() if isinstance(self.search, str) else self.search
+        search = self._kind_of(self.search)() if isinstance(self.search, str) else self.search
         with short_messages():
             search._validate_params()
         n_rows = len(fit.training) if self.n_training_rows is None else self.n_training_rows
@@ -102,7 +101,7 @@ class AdversarialSearch(WeightChanging):
         # Refused now if it is not understood.
         limits = self._limits(fit)
         network = self._free_network(fit)
-        search, self.search_reason_ = self._choose_search(search, network)
+        search, self.search_reason_ = self._choose_search(search)
         self.temperature_ = self._choose_temperature(search)
         self.slack_ = self._auto_slack if self.slack is None else float(self.slack)
         exact = isinstance(search, NaturalSearch) and search._needs_double(fit.original)
@@ -134,9 +133,9 @@ class AdversarialSearch(WeightChanging):
             # What a network does may defeat the curvature in any way; the gradients remain.
             search, self.search_reason_ = PenaltySearch(), f"no curvature: {error}"
             warn(
-                f"The curvature of the network cannot be measured ({error}), so that natural "
-                "search is not possible. Searching with search='penalty' instead, which takes much "
-                "longer. Other parameters=, such as 'last_layer', may help.",
+                f"The curvature of the network cannot be measured ({error}), so that natural and "
+                "linear search are not possible. Searching with search='penalty' instead, which "
+                "takes much longer. Other parameters=, such as 'last_layer', may help.",
                 UserWarning,
             )
             models = prepare(search, sampling=self._choose_sampling(search))
@@ -151,7 +150,8 @@ class AdversarialSearch(WeightChanging):
         workers = "n_jobs=-1 spreads rows over all cores"
         fewer = "parameters='last_layer' searches fewer parameters"
         if isinstance(self.search_, PenaltySearch):
-            other = "search='natural' is many times faster"
+            quicker = "linear" if self._is_regressor() else "natural"
+            other = f"search='{quicker}' is many times faster"
             return (other, workers, f"{fewer}, search__n_steps=... takes fewer steps")
         if isinstance(self.search_, LinearSearch):
             return (workers, fewer, "ask for fewer rows")
@@ -160,18 +160,17 @@ class AdversarialSearch(WeightChanging):
     def _is_regressor(self) -> bool:
         return self._task == "regressor"
 
-    def _choose_search(self, search: Any, network: FreeNetwork) -> tuple[Any, str]:
+    def _kind_of(self, word: str) -> type:
+        """Return the kind of search that a word stands for."""
+        return self._auto_search if word == "auto" else SEARCHES[word]
+
+    def _choose_search(self, search: Any) -> tuple[Any, str]:
         """Return the way to search, and why."""
         if self.search != "auto":
             return search, "chosen by the user"
         if self.targets == "untargeted":
             return PenaltySearch(), "targets='untargeted' has no goal to go to"
-        if self._is_regressor() and not is_linear(network):
-            return (
-                PenaltySearch(),
-                "bands of a network are closer to those of HMC than natural ones",
-            )
-        return search, "the curvature of what is searched can be measured"
+        return search, self._auto_reason
 
     def _choose_temperature(self, search: Any) -> float:
         if self.temperature != "auto":
@@ -212,9 +211,9 @@ class AdversarialSearch(WeightChanging):
         """
         search = params.get("search", self.search)
         nested = any(name.startswith("search__") for name in params)
-        if nested and isinstance(search, str) and search in SEARCHES:
+        if nested and isinstance(search, str) and search in {"auto", *SEARCHES}:
             # A word has no arguments; what it stands for has.
-            params["search"] = self._auto_search() if search == "auto" else SEARCHES[search]()
+            params["search"] = self._kind_of(search)()
         return super().set_params(**params)
 
     @computing()

@@ -24,7 +24,7 @@ from .._curvature.structures import Curvature, Full, ScoreSpread
 from .._network.inputs.rows import Inputs, StoredRows
 from .._network.likelihood import CategoricalLikelihood
 from .._network.limits import Limits, batches, computing, in_units, rows_at_once, slices
-from .._network.predictions import Categorical, Prediction
+from .._network.predictions import Categorical, Gaussian, Prediction
 from .._network.reference import TrainingSet
 from .._posterior.accumulate import CategoricalPosterior, Posterior, make_posterior
 from .._posterior.fitted import FittedMethod, Question
@@ -137,7 +137,7 @@ class LaplaceMethod(WeightChanging):
         curvature = self._curvature(training, view, everything, limits)
         start = network.free.start.values()
         norm = sum(float(value.double().square().sum()) for value in start)
-        evidence = Evidence(curvature, norm, self.reference_loss_ * len(fit.training))
+        evidence = Evidence(curvature.log_det, norm, self.reference_loss_ * len(fit.training))
         if self.prior_precision == "marginal_likelihood":
             precision = evidence.best()
         elif precision is None:
@@ -227,9 +227,13 @@ def _log_scores(
     """Return the log score of some training rows for each precision of the grid."""
     likelihood: Any = models.view.network.executor.likelihood
     scores, design = models.view.scores_and_design(training.rows_at(rows))
+    # The average prediction is the same whatever the measure; that of variances is the cheapest.
+    measure = "variance" if isinstance(original, Gaussian) else "entropy"
     found = []
     for precision in GRID:
-        posterior = make_posterior(original[rows], "entropy")
+        posterior = make_posterior(
+            original[rows], measure, setting="expected", standard_error=False
+        )
         replace(models, precision=float(precision)).update(posterior, scores, design, limits)
         average: Any = posterior.prediction("expected")
         losses = likelihood.negative_log_likelihood(average, training.target[rows])

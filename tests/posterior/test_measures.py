@@ -22,7 +22,11 @@ from sklearn_quam._posterior.accumulate import (
     GaussianPosterior,
     make_posterior,
 )
-from sklearn_quam._posterior.measures import gaussian_mixture_entropy, merge_components
+from sklearn_quam._posterior.measures import (
+    _panel_edges,
+    gaussian_mixture_entropy,
+    merge_components,
+)
 
 NUMERIC = settings(deadline=None, max_examples=50)
 SETTINGS = ("given", "expected")
@@ -685,3 +689,36 @@ def test_the_average_that_predicts_may_have_weights_of_its_own():
     average = (shares[..., None] * np.exp(log_proba)).sum(axis=0)
     close(posterior.prediction("expected").expected(), average)
     close(posterior.prediction("given").expected(), np.exp(log_proba[0]))
+
+
+@pytest.mark.parametrize("setting", ["given", "expected"])
+@pytest.mark.parametrize("measure", ["entropy", "variance", "brier", "zero_one"])
+def test_what_is_not_asked_for_is_neither_kept_nor_missed(measure, setting):
+    rng = np.random.default_rng(0)
+    mean, log_variance = torch.tensor(rng.normal(size=(2, 5, 4, 2)))
+    of_values = [Gaussian(mean, log_variance.exp())] if measure in ("entropy", "variance") else []
+    for models in [Categorical(mean.log_softmax(-1))] * (measure != "variance") + of_values:
+        every = make_posterior(models[0], measure)
+        some = make_posterior(models[0], measure, setting=setting, standard_error=False)
+        for posterior in (every, some):
+            posterior.update(models[:3])
+            posterior.update(models[3:])
+        close(some.uncertainty(setting), every.uncertainty(setting), rtol=0)
+        close(some.variance(setting), every.variance(setting), rtol=0)
+        close(some.all_agree(setting), every.all_agree(setting), rtol=0)
+        np.testing.assert_array_equal(
+            some.prediction(setting).to_array(), every.prediction(setting).to_array()
+        )
+        kept, all_kept = set(some._means._sums), set(every._means._sums)
+        assert kept < all_kept
+        assert not some._means._error_sums
+        if isinstance(some, GaussianPosterior):
+            wanted = setting == "expected" and measure == "entropy"
+            assert (some._components is not None) == wanted
+
+
+def test_close_components_share_their_panels():
+    """64 components of one scale take not many more panels than one of them."""
+    mu = torch.linspace(-1, 1, 64, dtype=torch.float64)[None]
+    edges = _panel_edges(mu, torch.ones_like(mu))
+    assert (edges.diff(dim=-1) > 0).sum() < 20

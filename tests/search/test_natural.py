@@ -9,10 +9,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import minimize
+from scipy.optimize import minimize, minimize_scalar
 from scipy.special import log_softmax, logsumexp
 from scipy.stats import spearmanr
 from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.neural_network import MLPRegressor
 from torch import nn
 from torch._subclasses import FakeTensorMode
 
@@ -535,3 +536,71 @@ def test_many_classes_are_searched_among_the_likeliest():
     assert (np.isfinite(cost).sum(axis=1) == 11).all()
     likeliest = np.argsort(-est.predict_proba(X_NEW), axis=1)[:, :11]
     assert np.isfinite(np.take_along_axis(cost, likeliest, axis=1)).all()
+
+
+# -- regressors ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def fitted_line():
+    rng = np.random.default_rng(0)
+    rows = np.linspace(-2, 2, 60)[:, None]
+    y = np.sin(2 * rows[:, 0]) + 0.1 * rng.normal(size=60)
+    net = MLPRegressor(
+        hidden_layer_sizes=(20, 20),
+        activation="tanh",
+        solver="lbfgs",
+        max_iter=1000,
+        random_state=0,
+    )
+    return QUAMRegressor(net.fit(rows, y), measure="variance", random_state=0).fit(rows, y)
+
+
+def test_regressors_search_in_closed_form_by_default(fitted_line):
+    assert isinstance(fitted_line.search_, LinearSearch)
+    assert "closed form" in fitted_line.search_reason_
+    est = QUAMRegressor().set_params(search__damping=0.1)
+    assert isinstance(est.search, LinearSearch)
+
+
+def test_bands_grow_with_the_distance_from_the_data(fitted_line):
+    for side in (-1, 1):
+        rows = side * np.array([1.0, 2.2, 2.6, 3.0, 3.5, 4.0])[:, None]
+        spread = fitted_line.predict_uncertainty(rows).epistemic
+        assert (np.diff(spread) > 0).all()
+        assert spread[-1] > 3 * spread[0]
+
+
+@pytest.mark.parametrize("damping", [0.5, 20.0])
+def test_damping_is_the_precision_of_a_prior_for_values(damping):
+    """Bayesian linear regression with a prior, in closed form."""
+    net = LinearRegression().fit(X, TARGET)
+    est = QUAMRegressor(
+        net, search=LinearSearch(damping=damping), measure="variance", noise_variance=0.04
+    ).fit(X, TARGET)
+    design, rows = np.c_[X, np.ones(len(X))], np.c_[X_NEW, np.ones(len(X_NEW))]
+    inverse = np.linalg.inv(design.T @ design / 0.04 + damping * np.eye(design.shape[1]))
+    expected = np.einsum("ni,ij,nj->n", rows, inverse, rows)
+    np.testing.assert_allclose(est.predict_uncertainty(X_NEW).epistemic, expected, rtol=0.005)
+
+
+def test_the_default_prior_makes_the_training_data_most_likely():
+    """The marginal likelihood of Bayesian linear regression, by brute force."""
+    net = LinearRegression().fit(X, TARGET)
+    est = QUAMRegressor(net, measure="variance", noise_variance=0.04).fit(X, TARGET)
+    design = np.c_[X, np.ones(len(X))]
+    norm, identity = (net.coef_**2).sum() + net.intercept_**2, np.eye(design.shape[1])
+
+    def minus_evidence(log_precision):
+        precision = np.exp(log_precision)
+        log_det = np.linalg.slogdet(design.T @ design / 0.04 / precision + identity)[1]
+        return precision * norm + log_det
+
+    best = minimize_scalar(minus_evidence, bounds=(-9, 13), method="bounded")
+    search = LinearSearch(damping=float(np.exp(best.x)))
+    same = QUAMRegressor(net, search=search, measure="variance", noise_variance=0.04)
+    np.testing.assert_allclose(
+        est.predict_uncertainty(X_NEW).epistemic,
+        same.fit(X, TARGET).predict_uncertainty(X_NEW).epistemic,
+        rtol=1e-4,
+    )

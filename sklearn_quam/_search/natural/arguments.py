@@ -116,7 +116,8 @@ class NaturalSearch(BaseEstimator):
 
     def _steps(self, problem: Problem, generator: torch.Generator, limits: Limits) -> NaturalSteps:
         """Return the steps of a search."""
-        return _natural_steps(self, problem, generator, limits)[0]
+        precision = prior_precision(self, problem.original_on_training)
+        return _natural_steps(self, problem, generator, limits, precision)[0]
 
 
 class LinearSearch(BaseEstimator):
@@ -124,14 +125,18 @@ class LinearSearch(BaseEstimator):
 
     A rival class costs half the squared distance of its log-odds over their variance, which comes
     from the inverse curvature of the training loss. No training row is looked at, and nothing is
-    searched: much faster than `NaturalSearch`, and less exact. Pass it as ``search`` of QUAM.
+    searched: much faster than `NaturalSearch`, and less exact. It is the default of regressors,
+    whose means then have a Gaussian posterior. Pass it as ``search`` of QUAM.
 
     Parameters
     ----------
     goal : float, default=32.0
         Log-odds of the class up to which models count; see `NaturalSearch`.
     damping : float or "auto", default="auto"
-        What is added to the curvature of the whole training data; see `NaturalSearch`.
+        What is added to the curvature of the whole training data; see `NaturalSearch`. "auto" is
+        0.01 for each class, and for regressors the precision that makes the training data most
+        likely (the marginal likelihood), so that bands have about the right width whatever the
+        size of the network.
 
     See Also
     --------
@@ -155,9 +160,14 @@ class LinearSearch(BaseEstimator):
 
     def _steps(self, problem: Problem, generator: torch.Generator, limits: Limits) -> LinearSteps:
         """Return the steps of a search."""
-        search = NaturalSearch(goal=self.goal, damping=self.damping, n_corrections=0)
+        precision = prior_precision(self, problem.original_on_training)
+        search = NaturalSearch(goal=self.goal, n_corrections=0)
         path: Any
-        path, preconditioner = _natural_steps(search, problem, generator, limits)
+        # The bands of values are to have the width that the prior gives them.
+        factored = _task(problem) == 0
+        path, preconditioner = _natural_steps(
+            search, problem, generator, limits, precision, factored
+        )
         # No training row is looked at.
         path = replace(path, influence=None)
         return LinearSteps(path, preconditioner, problem.n_training_rows)
@@ -169,13 +179,18 @@ def is_linear(network: FreeNetwork) -> bool:
     return isinstance(executor, ChainExecutor) and len(executor.steps[1]) == 1
 
 
-def prior_precision(search: Any, on_training: Any) -> float:
-    """Return the precision of the prior around the given network."""
+def prior_precision(search: Any, on_training: Any) -> float | None:
+    """Return the precision of the prior around the given network; None is the most likely one."""
     if search.damping != "auto":
         return float(search.damping)
     if isinstance(on_training, Categorical):
         return _PRECISION_OF_CLASS * on_training.n_outputs
-    return _PRECISION_OF_VALUES
+    return None if isinstance(search, LinearSearch) else _PRECISION_OF_VALUES
+
+
+def _task(problem: Problem) -> int:
+    """Return 0 for classes and 1 for real-valued outputs."""
+    return int(problem.network.executor.likelihood.kind is not Categorical)
 
 
 def _chosen(search: NaturalSearch, name: str, task: int) -> Any:
@@ -199,17 +214,27 @@ def _sensitivity(weight: Tensor | None, original: Any) -> Tensor | None:
 
 
 def _natural_steps(
-    search: NaturalSearch, problem: Problem, generator: torch.Generator, limits: Limits
+    search: NaturalSearch,
+    problem: Problem,
+    generator: torch.Generator,
+    limits: Limits,
+    precision: float | None,
+    factored: bool = True,
 ) -> tuple[NaturalSteps, Any]:
     """Return steps of a search that goes by the curvature, and the inverse of that."""
     try:
-        return _measured_steps(search, problem, generator, limits)
+        return _measured_steps(search, problem, generator, limits, precision, factored)
     except NetworkError as error:
         raise CurvatureError(str(error.__cause__ or error)) from error
 
 
 def _measured_steps(
-    search: NaturalSearch, problem: Problem, generator: torch.Generator, limits: Limits
+    search: NaturalSearch,
+    problem: Problem,
+    generator: torch.Generator,
+    limits: Limits,
+    precision: float | None,
+    factored: bool = True,
 ) -> tuple[NaturalSteps, Any]:
     network, training = problem.network, problem.training
     if problem.targets.untargeted:
@@ -218,15 +243,15 @@ def _measured_steps(
             "search need: pass search='penalty', or other targets."
         )
     assert problem.original_on_training is not None
-    task = int(network.executor.likelihood.kind is not Categorical)
+    task = _task(problem)
     n_corrections = _chosen(search, "n_corrections", task)
-    precision = prior_precision(search, problem.original_on_training)
     preconditioner = make_preconditioner(
         network,
         training,
         problem.original_on_training,
         limits,
         precision=precision,
+        factored=factored,
         n_training_rows=problem.n_training_rows,
         generator=generator,
     )
@@ -236,7 +261,7 @@ def _measured_steps(
         wanted = _N_ROWS_OF_HEAD if is_linear(network) and not task else _N_ROWS
     n_rows = min(wanted, len(training))
     ways: Any = {"n_steps": search.n_steps, "goal": search.goal, "n_rows": n_rows, "start": start}
-    ways["precision"] = precision
+    ways["precision"] = precision or 0.0
     ways["sensitivity"] = _sensitivity(training.weight, problem.original_on_training)
     # The path of a linear regression is the cheapest one.
     if is_linear(network) and search.n_corrections == "auto":

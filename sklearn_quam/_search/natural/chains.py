@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ..._curvature.influence import Influence, with_constant
-from ..._curvature.preconditioner import LayerInverse, Preconditioner
+from ..._curvature.preconditioner import EigenInverse, LayerInverse, Preconditioner
 from ..._network.chain import ACTIVATIONS, Chain, through_activation
 from ..._network.executors import ChainExecutor
 from ..._network.free import Free, FreeNetwork
@@ -93,7 +93,7 @@ class ChainSteps(NaturalSteps):
         The inverse curvature of each layer.
     """
 
-    inverses: list[LayerInverse]
+    inverses: list[LayerInverse | EigenInverse]
 
     def init(
         self, problem: Problem, query: Rows, original: Prediction, target: Tensor, n_targets: int
@@ -345,6 +345,9 @@ def chain_steps(
         inverses = [preconditioner.of_layer(f"{prefix}weight") for prefix in prefixes]
     except KeyError:
         return None
+    if any(isinstance(inverse, EigenInverse) for inverse in inverses):
+        # Only linear search inverts like this, which looks at no training row.
+        return ChainSteps(n_steps, goal, n_rows, None, inverses)
     (rows,) = training.rows
     # The first ones are the rows at the cut themselves: not another copy of them.
     widths = [layer.weight.shape[1] for layer in layers[1:]]

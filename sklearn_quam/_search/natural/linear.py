@@ -27,7 +27,6 @@ from .chains import (
     affine,
     inputs_of_layers,
     output_gradients,
-    through_inverse,
 )
 from .general import GeneralSteps, leaves, predict_at_query
 
@@ -189,9 +188,7 @@ class LinearSteps:
                 activation = layers[number - 1].activation
                 change = through_activation(activation, change, repeated[number])
                 change = change @ layers[number].weight.T.to(change)
-            _, leverage = through_inverse(inputs[number], inverse.inputs)
-            right, _ = through_inverse(gradients[number], inverse.outputs)
-            change = change + leverage.repeat_interleave(n_targets)[:, None] * right
+            change = change + inverse.change(inputs[number], gradients[number])
         return scores, change, gradients[-1]
 
     def _through_any(
