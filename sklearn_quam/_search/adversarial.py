@@ -49,8 +49,6 @@ class AdversarialModels:
         Which of the models that they meet count.
     temperature : float
         Scale of loss increases.
-    forecast_temperature : float or None
-        Scale of loss increases for the average that predicts; None where it is the same.
     needs : Needs
         Memory that searches were measured to need.
     exact : ReferenceModel or None
@@ -63,7 +61,6 @@ class AdversarialModels:
     steps: ChainSteps | GeneralSteps | LinearSteps | PenaltySteps
     sampling: str
     temperature: float
-    forecast_temperature: float | None
     needs: Needs = NOTHING
     exact: ReferenceModel | None = None
     screen: Screen | None = None
@@ -236,15 +233,7 @@ class AdversarialModels:
         query = tuple(part.repeat_interleave(n_targets, dim=0) for part in at_cut)
         repeated, target = original.repeat(n_targets), targets.flatten()
         sampler = kind(
-            problem,
-            steps,
-            posterior,
-            query,
-            repeated,
-            target,
-            n_targets,
-            self.temperature,
-            self.forecast_temperature,
+            problem, steps, posterior, query, repeated, target, n_targets, self.temperature
         )
         watcher = sampler if report is None else Reporter(sampler, report, steps.n_steps)
         run_searches(problem, steps, query, repeated, target, n_targets, watcher)
@@ -322,9 +311,7 @@ class _SomeRows:
     original: Prediction
     index: Tensor
 
-    def update(
-        self, prediction: Any, log_weights: Tensor, forecast_log_weights: Tensor | None = None
-    ) -> None:
+    def update(self, prediction: Any, log_weights: Tensor) -> None:
         """Add models (n_models, n_some) with logarithms of their weights."""
         n_models = len(log_weights)
         whole = self.original.to(prediction.parts[0].dtype).expand(n_models)
@@ -333,8 +320,7 @@ class _SomeRows:
             return part.index_copy(1, self.index, new)
 
         nothing = log_weights.new_full((n_models, len(self.original)), -torch.inf)
-        forecast = None if forecast_log_weights is None else put(nothing, forecast_log_weights)
-        self.posterior.update(whole.map(put, prediction), put(nothing, log_weights), forecast)
+        self.posterior.update(whole.map(put, prediction), put(nothing, log_weights))
 
 
 def _make_screen(
@@ -373,7 +359,6 @@ def adversarial_models(
     *,
     sampling: str,
     temperature: float,
-    forecast_temperature: float | None,
     slack: float,
     n_training_rows: int,
     limits: Limits,
@@ -399,8 +384,6 @@ def adversarial_models(
         Which of the models that they meet count.
     temperature, slack : float
         Scale of loss increases, and the largest one of a feasible model.
-    forecast_temperature : float or None
-        Scale of loss increases for the average that predicts; None where it is the same.
     n_training_rows : int
         How many rows the network was trained on.
     limits : Limits
@@ -429,9 +412,7 @@ def adversarial_models(
     problem = replace(problem, evaluation=evaluation.to(device))
     is_double = problem.training.losses.dtype == torch.float64
     exact = reference if is_double else None
-    models = AdversarialModels(
-        problem, steps, sampling, temperature, forecast_temperature, exact=exact
-    )
+    models = AdversarialModels(problem, steps, sampling, temperature, exact=exact)
     screening = getattr(search, "_screening", lambda: None)()
     if screening is None:
         return models

@@ -179,6 +179,9 @@ class SWAGClassifier(_SWAG, BaseUncertaintyClassifier):
         if ``X_val`` was passed to ``fit``.
     conformal_labels_ : ndarray of shape (n_val,)
         Columns of the labels of these rows, in the same order.
+    logit_scale_ : float
+        What logits are multiplied by in ``predict_proba`` with ``setting="expected"``: the inverse
+        of the temperature of temperature scaling. 1 if no ``X_val`` was passed to ``fit``.
     estimator_ : estimator or torch.nn.Module
         The fitted network.
     parameter_names_ : list of str
