@@ -48,7 +48,7 @@ class QUAMClassifier(ProbabilityBounds, BaseUncertaintyClassifier):
         "expected", ``predict_proba`` is calibrated by held-out rows, if ``fit`` has got any. It may
         be changed after ``fit``: both use the same models.
     measure : {"entropy", "brier", "zero_one"}, default="entropy"
-        Entropies in nats, Brier scores, or probabilities of a mistake.
+        Entropies in nats, Brier scores, or zero-one losses.
     search : str, NaturalSearch, LinearSearch or PenaltySearch, default="auto"
         How the searches move: "natural" means `NaturalSearch` with its defaults, "linear" the much
         faster `LinearSearch`, "penalty" the paper's algorithm `PenaltySearch`. "auto" is natural

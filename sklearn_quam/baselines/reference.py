@@ -71,7 +71,7 @@ class ReferenceClassifier(_OnlyTheGivenModel, BaseUncertaintyClassifier):
     setting : {"given", "expected"}, default="given"
         Whose prediction is judged. With a single model both are the same.
     measure : {"entropy", "brier", "zero_one"}, default="entropy"
-        Entropies in nats, Brier scores, or probabilities of a mistake.
+        Entropies in nats, Brier scores, or zero-one losses.
     device : str or torch.device, default=None
         Where to run; None stays where the network is.
     random_state : int, RandomState instance or None, default=None

@@ -155,7 +155,7 @@ class SWAGClassifier(_SWAG, BaseUncertaintyClassifier):
         plausible models, which then also predicts (setting (a)). It may be changed after ``fit``:
         both use the same models.
     measure : {"entropy", "brier", "zero_one"}, default="entropy"
-        Entropies in nats, Brier scores, or probabilities of a mistake.
+        Entropies in nats, Brier scores, or zero-one losses.
     link : {"logits", "log_probabilities", "probabilities", "binary_logit"}, default=None
         What the network returns: scores, logarithms of probabilities, probabilities, or the one
         score of the second of two classes. None takes it from a skorch net's criterion, and means
