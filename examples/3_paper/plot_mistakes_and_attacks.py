@@ -132,8 +132,8 @@ table.round(3)
 
 # %%
 # QUAM's models are weighed to rank digits. An average with such weights would be far less confident
-# than accurate, so that the network itself predicts: both rows of QUAM have its calibration. Held-out
-# digits, passed to ``fit`` as ``X_val`` and ``y_val``, would calibrate every method here.
+# than accurate, so that the network itself predicts: both rows of QUAM have its calibration.
+# Held-out digits, passed to ``fit`` as ``X_val`` and ``y_val``, would calibrate every method here.
 #
 # Mistakes and attacks
 # --------------------
