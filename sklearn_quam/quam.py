@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any, ClassVar
 
+import numpy as np
 from sklearn.utils._param_validation import Interval, StrOptions
 
+from ._network.limits import computing
 from ._search.natural.arguments import LinearSearch, NaturalSearch
 from ._search.profile import SAMPLERS
 from ._search.targets import Targets, class_targets, direction_targets
@@ -15,6 +17,7 @@ from .base._adversarial import AdversarialSearch
 from .base._bounds import ProbabilityBounds
 from .base._classifier import BaseUncertaintyClassifier
 from .base._regressor import BaseUncertaintyRegressor
+from .base.checks.warned import warn_about_lost_rows
 
 
 class QUAMClassifier(ProbabilityBounds, BaseUncertaintyClassifier):
@@ -40,10 +43,11 @@ class QUAMClassifier(ProbabilityBounds, BaseUncertaintyClassifier):
         everything where there are none.
     setting : {"given", "expected"}, default="given"
         "given" judges the given network (setting (b) of the paper), "expected" the average of all
-        plausible models, which then also predicts (setting (a)). It may be changed after ``fit``:
-        both use the same models.
+        plausible models (setting (a)). Labels are those of the given network in both. In
+        "expected", ``predict_proba`` is calibrated by held-out rows, if ``fit`` has got any. It may
+        be changed after ``fit``: both use the same models.
     measure : {"entropy", "brier", "zero_one"}, default="entropy"
-        Entropies in nats, Brier scores, or probabilities of a mistake.
+        Entropies in nats, Brier scores, or zero-one losses.
     search : str, NaturalSearch, LinearSearch or PenaltySearch, default="auto"
         How the searches move: "natural" means `NaturalSearch` with its defaults, "linear" the much
         faster `LinearSearch`, "penalty" the paper's algorithm `PenaltySearch`. "auto" is natural
@@ -64,10 +68,6 @@ class QUAMClassifier(ProbabilityBounds, BaseUncertaintyClassifier):
         Scale of what models cost (T in the paper), in nats of the whole training set: a model
         weighs exp(-cost / temperature), where a cost below zero counts as zero. "auto" is 30, which
         ranks rows best, 10 in penalty search and 1, as in the Bayesian posterior, in linear search.
-    forecast_temperature : float, default=0.01
-        The same for the average that predicts in ``setting="expected"``, in ``predict`` and
-        ``predict_proba``. What ranks rows best gives rivals too much weight for a forecast: only
-        models that cost next to nothing count here. Uncertainties are not touched by it.
     slack : float, default=None
         Largest cost, in nats of the whole training set, at which a model still counts as one that
         explains the data (gamma in the paper); None means 10.
@@ -111,6 +111,9 @@ class QUAMClassifier(ProbabilityBounds, BaseUncertaintyClassifier):
         if ``X_val`` was passed to ``fit``.
     conformal_labels_ : ndarray of shape (n_val,)
         Columns of the labels of these rows, in the same order.
+    logit_scale_ : float
+        What logits are multiplied by in ``predict_proba`` with ``setting="expected"``: the inverse
+        of the temperature of temperature scaling. 1 if no ``X_val`` was passed to ``fit``.
     estimator_ : estimator or torch.nn.Module
         The fitted network.
     parameter_names_ : list of str
@@ -163,13 +166,14 @@ class QUAMClassifier(ProbabilityBounds, BaseUncertaintyClassifier):
         **BaseUncertaintyClassifier._parameter_constraints,
         **AdversarialSearch._search_constraints,
         "sampling": [StrOptions({"auto", *SAMPLERS})],
-        "forecast_temperature": [Interval(Real, 0, None, closed="neither")],
         "targets": [
             StrOptions({"auto", "all", "untargeted"}),
             Interval(Integral, 1, None, closed="left"),
         ],
     }
 
+    # Models are weighed to rank rows. An average with such weights would be far too unsure.
+    _given_predicts = True
     _auto_temperature = 10.0
     # Where the network is taken as linear, rivals look cheaper than they are.
     _own_temperatures: ClassVar[dict] = {NaturalSearch: 20.0, LinearSearch: 20.0}
@@ -189,7 +193,6 @@ class QUAMClassifier(ProbabilityBounds, BaseUncertaintyClassifier):
         targets: Any = "auto",
         sampling: str = "auto",
         temperature: float | str = "auto",
-        forecast_temperature: float = 0.01,
         slack: float | None = None,
         n_training_rows: int | None = None,
         max_training_rows: int | None = None,
@@ -209,7 +212,6 @@ class QUAMClassifier(ProbabilityBounds, BaseUncertaintyClassifier):
         self.targets = targets
         self.sampling = sampling
         self.temperature = temperature
-        self.forecast_temperature = forecast_temperature
         self.slack = slack
         self.n_training_rows = n_training_rows
         self.max_training_rows = max_training_rows
@@ -224,8 +226,12 @@ class QUAMClassifier(ProbabilityBounds, BaseUncertaintyClassifier):
     def _choose_targets(self) -> Targets:
         return class_targets(self.classes_, self.targets)
 
-    def _forecast_temperature(self, n_rows: int) -> float:
-        return self.forecast_temperature / n_rows
+    @computing()
+    def _predictive(self, X: Any) -> np.ndarray:
+        prediction, lost = self._fitted.predict(self._check_inputs(X))
+        warn_about_lost_rows(lost)
+        # Rows beyond the range of the training data may have any label.
+        return np.where(lost[:, None], 1 / len(self.classes_), prediction.to_array())
 
 
 class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):

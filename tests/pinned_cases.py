@@ -118,9 +118,6 @@ def cases(quam):
         def make(kind=kind, build=build, args=args, y=y, arguments=arguments, search=search):
             network = trained(build, *args, y=y)
             arguments = {"parameters": "all", **arguments}
-            if kind == "QUAMClassifier":
-                # The average that predicts is pinned as the one that uncertainties are about.
-                arguments["forecast_temperature"] = arguments.get("temperature", 10.0)
             return quam(getattr(sklearn_quam, kind), network, arguments, search)
 
         yield f"{kind}: {name}", make, (X, y), X_NEW

@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
-from sklearn.metrics import log_loss, roc_auc_score
+from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import train_test_split
 from sklearn.neural_network import MLPClassifier
 
 from sklearn_quam import QUAMClassifier, ReferenceClassifier
-from sklearn_quam.metrics import expected_calibration_error
 
 from .networks import fitted
 
@@ -37,26 +36,3 @@ def test_quam_finds_digits_that_the_network_does_not_know():
     # 0.98 and 0.73; with the seeds 11 to 17 the difference is 0.04 to 0.2.
     assert areas[0] > areas[1] + 0.04
     assert areas[0] > 0.9
-
-
-def test_the_average_of_plausible_models_is_a_forecast():
-    X, y = load_digits(return_X_y=True)
-    order = np.random.default_rng(SEED).permutation(len(X))
-    train, test = order[:300], order[300:500]
-    options = {"alpha": 0.0, "batch_size": 64, "max_iter": 60, "tol": 0.0, "random_state": SEED}
-    net = MLPClassifier((64,), learning_rate_init=3e-3, **options)
-    fitted(net, X[train] / 16, y[train])
-    est = QUAMClassifier(net, setting="expected", random_state=0).fit(X[train] / 16, y[train])
-    average = est.predict_proba(X[test] / 16)
-    given = net.predict_proba(X[test] / 16)
-    errors = [expected_calibration_error(y[test], p) for p in (average, given)]
-    scores = [-log_loss(y[test], p) for p in (average, given)]
-    assert errors[0] < errors[1] + 0.02
-    assert scores[0] > scores[1] - 0.02
-    # It is another forecast, not the given network, and not the average that ranks rows.
-    assert np.abs(average - given).max() > 0.01
-    ranking = est.set_params(forecast_temperature=30.0).fit(X[train] / 16, y[train])
-    far = ranking.predict_proba(X[test] / 16)
-    assert expected_calibration_error(y[test], far) > errors[0] + 0.1
-    total = est.predict_uncertainty(X[test] / 16).total
-    np.testing.assert_allclose(total, -(far * np.log(far)).sum(axis=1), rtol=1e-6)

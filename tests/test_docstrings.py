@@ -14,6 +14,7 @@ METHODS = sorted(
 SHARED = ["estimator", "link", "noise_variance", "measure", "device", "verbose", "classes_"]
 SHARED += ["estimator_", "n_outputs_", "noise_variance_", "reference_loss_", "n_features_in_"]
 SHARED += ["conformal_scores_", "feature_names_in_", "parameter_names_", "n_parameters_searched_"]
+SHARED += ["conformal_labels_", "logit_scale_"]
 # A method may add sentences of its own to these.
 SAME_BEGINNING = {"parameters": "The part of the network before it", "memory_limit": "is free."}
 # What differs between classifier and regressor of one method, and why.
@@ -23,6 +24,7 @@ OF_THE_TASK = {
     "measure": "losses of classes, or variances of values",
     "learning_rate": "regressors step along the squared error",
     "search": "the automatic one differs",
+    "setting": "QUAM's models predict values, but not classes",
     "targets": "classes, or directions",
     "sampling": "a profile is one of log-odds, or of means",
     "temperature": "the automatic one differs",

@@ -25,12 +25,9 @@ METHODS = (
     "SWAG",
     "CyclicalSGHMC",
     "QUAM",
-    "QUAM, one temperature",
     "QUAM, penalty search",
 )
 ARGUMENTS = {
-    # The average that predicts is the one that ranks rows.
-    "QUAM, one temperature": {"forecast_temperature": 30.0},
     "QUAM, penalty search": {"search": "penalty", "parameters": "all"},
 }
 

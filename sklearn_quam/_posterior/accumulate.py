@@ -64,12 +64,7 @@ class Posterior:
         self._has_features = standard_error and self._expected and n_features <= _MAX_FEATURES
         self._n_diverged = torch.zeros(n_rows, dtype=torch.long, device=device)
 
-    def update(
-        self,
-        prediction: Any,
-        log_weights: Tensor | None = None,
-        forecast_log_weights: Tensor | None = None,
-    ) -> None:
+    def update(self, prediction: Any, log_weights: Tensor | None = None) -> None:
         """Add sampled models.
 
         Parameters
@@ -78,9 +73,6 @@ class Posterior:
             What the sampled models predict, (n_models, n_rows).
         log_weights : Tensor of shape (n_models, n_rows), default=None
             Logarithms of their unnormalised weights; None weighs them all alike.
-        forecast_log_weights : Tensor of shape (n_models, n_rows), default=None
-            The same for the average that predicts; None where it is the same. Only classes have
-            such an average.
         """
         raise NotImplementedError
 
@@ -164,7 +156,6 @@ class CategoricalPosterior(Posterior):
         self._original = _normalised(original)
         self._loss = LOSSES[measure]
         self._averages: list[Tensor] = []
-        self._forecast: WeightedMean | None = None
         super().__init__(original, 1 + original.n_outputs, setting, predictive, standard_error)
 
     def add_average(self, average: Categorical) -> None:
@@ -177,12 +168,7 @@ class CategoricalPosterior(Posterior):
         """
         self._averages.append(_normalised(average).log_proba)
 
-    def update(
-        self,
-        prediction: Categorical,
-        log_weights: Tensor | None = None,
-        forecast_log_weights: Tensor | None = None,
-    ) -> None:
+    def update(self, prediction: Categorical, log_weights: Tensor | None = None) -> None:
         """Add sampled models; see `Posterior.update`."""
         prediction, log_weights = self._left_out(prediction, log_weights)
         prediction = _normalised(prediction)
@@ -203,13 +189,6 @@ class CategoricalPosterior(Posterior):
                 self._means.add("entropy", prediction.entropy())
             if self._has_features:
                 self._means.add("features", torch.cat([own[..., None], proba], -1), error=True)
-        if forecast_log_weights is not None and (self._expected or self._predictive):
-            if self._forecast is None:
-                self._forecast = WeightedMean(len(self._original), self._original.device)
-            # Who is left out has no weight here either.
-            left_out = log_weights == -torch.inf
-            self._forecast.add_weights(forecast_log_weights.masked_fill(left_out, -torch.inf))
-            self._forecast.add("proba", proba)
 
     def _spread_coefficients(self) -> Tensor:
         # What the mean loses if p is right, less what p expects to lose itself.
@@ -220,12 +199,6 @@ class CategoricalPosterior(Posterior):
         """Return the setting's prediction for the rows."""
         if setting == "given":
             return self._original
-        if self._forecast is not None:
-            return Categorical(self._forecast.mean("proba").log())
-        return self._average()
-
-    def _average(self) -> Categorical:
-        """Return the average of the models as far as uncertainties weigh them."""
         if self._averages:
             averages = torch.stack(self._averages)
             return Categorical(torch.logsumexp(averages, dim=0) - math.log(len(averages)))
@@ -258,7 +231,7 @@ class CategoricalPosterior(Posterior):
 
     def _between(self, loss: Loss, own: Tensor) -> Tensor:
         """Return what the average loses more than the models expect to lose themselves."""
-        more = loss.own(self._average()) - own
+        more = loss.own(self.prediction("expected")) - own
         # Where all models agree, rounding alone would rank rows.
         noise = _ROUNDING * torch.finfo(more.dtype).eps * (1 + own)
         return torch.where(more < noise, 0.0, more)
@@ -293,14 +266,8 @@ class GaussianPosterior(Posterior):
         self._keeps_components = predictive or (self._expected and measure == "entropy")
         self._components: tuple[Tensor, Tensor, Tensor] | None = None
 
-    def update(
-        self,
-        prediction: Gaussian,
-        log_weights: Tensor | None = None,
-        forecast_log_weights: Tensor | None = None,
-    ) -> None:
+    def update(self, prediction: Gaussian, log_weights: Tensor | None = None) -> None:
         """Add sampled models; see `Posterior.update`."""
-        assert forecast_log_weights is None
         prediction, log_weights = self._left_out(prediction, log_weights)
         prediction = prediction.to(self._original.mean.dtype)
         # Means are kept as distances from the given one: their variance does not cancel.

@@ -41,6 +41,8 @@ class Question:
         Is told from time to time which share of the rows at hand is done.
     predictive : bool, default=False
         Whether what all models predict together is wanted, too.
+    given_predicts : bool, default=False
+        Whether the prediction is the given network's, whatever the setting.
     """
 
     setting: str
@@ -48,6 +50,7 @@ class Question:
     limits: Limits
     report: Callable[[float], None] | None = None
     predictive: bool = False
+    given_predicts: bool = False
 
 
 class Models(Protocol):
@@ -286,8 +289,9 @@ def summarise(
         error = posterior.standard_error(question.setting)
         # Those of chains know about autocorrelation.
         columns.setdefault("standard_error", error)
+    predicts = "given" if question.given_predicts else question.setting
     return RowResults(
-        posterior.prediction(question.setting).to_array(),
+        posterior.prediction(predicts).to_array(),
         posterior.uncertainty(question.setting),
         diagnostics(**columns),
         posterior.variance(question.setting),

@@ -46,8 +46,6 @@ class AdversarialModels:
         Which of the models that they meet count.
     temperature : float
         Scale of loss increases.
-    forecast_temperature : float or None
-        Scale of loss increases for the average that predicts; None where it is the same.
     needs : Needs
         Memory that searches were measured to need.
     """
@@ -56,7 +54,6 @@ class AdversarialModels:
     steps: ChainSteps | GeneralSteps | LinearSteps | PenaltySteps
     sampling: str
     temperature: float
-    forecast_temperature: float | None
     needs: Needs = NOTHING
 
     def for_thread(self) -> AdversarialModels:
@@ -204,15 +201,7 @@ class AdversarialModels:
         query = tuple(part.repeat_interleave(n_targets, dim=0) for part in inputs.parts)
         repeated, target = original.repeat(n_targets), targets.flatten()
         sampler = kind(
-            problem,
-            steps,
-            posterior,
-            query,
-            repeated,
-            target,
-            n_targets,
-            self.temperature,
-            self.forecast_temperature,
+            problem, steps, posterior, query, repeated, target, n_targets, self.temperature
         )
         watcher = sampler if report is None else Reporter(sampler, report, steps.n_steps)
         run_searches(problem, steps, query, repeated, target, n_targets, watcher)
@@ -265,7 +254,6 @@ def adversarial_models(
     *,
     sampling: str,
     temperature: float,
-    forecast_temperature: float | None,
     slack: float,
     n_training_rows: int,
     limits: Limits,
@@ -289,8 +277,6 @@ def adversarial_models(
         Which of the models that they meet count.
     temperature, slack : float
         Scale of loss increases, and the largest one of a feasible model.
-    forecast_temperature : float or None
-        Scale of loss increases for the average that predicts; None where it is the same.
     n_training_rows : int
         How many rows the network was trained on.
     limits : Limits
@@ -317,4 +303,4 @@ def adversarial_models(
     steps = search._steps(problem, generator, limits)
     evaluation = torch.randperm(len(training), generator=generator)[:_MAX_EVALUATION_ROWS]
     problem = replace(problem, evaluation=evaluation.to(device))
-    return AdversarialModels(problem, steps, sampling, temperature, forecast_temperature)
+    return AdversarialModels(problem, steps, sampling, temperature)

@@ -72,12 +72,11 @@ class PathSampler(Sampler):
         with the square, and predictions about evenly.
         """
         start, *others = self._visits
-        smallest = min(self.temperature, self.forecast_temperature or self.temperature)
         predictions, costs = [start.prediction], [start.expected_increase]
         for part in _FIRST_PARTS if others else ():
             first = others[0].expected_increase
             # Where it is cheap, equal steps are the better integral: no part of it is needed.
-            share = torch.where(first > smallest, part, 0.0).to(first)
+            share = torch.where(first > self.temperature, part, 0.0).to(first)
             predictions.append(
                 start.prediction.map(
                     partial(torch.lerp, weight=share[:, None]), others[0].prediction

@@ -29,13 +29,8 @@ from .steps import Steps
 class Accumulator(Protocol):
     """Who takes samples."""
 
-    def update(
-        self, prediction: Any, log_weights: Tensor, forecast_log_weights: Tensor | None = None
-    ) -> None:
-        """Add models (n_models, n_rows) with logarithms of their weights.
-
-        The average that predicts may have weights of its own.
-        """
+    def update(self, prediction: Any, log_weights: Tensor) -> None:
+        """Add models (n_models, n_rows) with logarithms of their weights."""
 
 
 # "gaussian": models drawn around each best one, and their spread relative to the change found.
@@ -153,8 +148,6 @@ class Sampler:
         Searches for each row.
     temperature : float
         Scale of loss increases.
-    forecast_temperature : float or None
-        Scale of loss increases for the average that predicts; None where it is the same.
     """
 
     problem: Problem
@@ -165,7 +158,6 @@ class Sampler:
     target: Tensor
     n_targets: int
     temperature: float
-    forecast_temperature: float | None = None
 
     def __post_init__(self) -> None:
         n_searches, device = len(self.target), self.target.device
@@ -200,20 +192,14 @@ class Sampler:
         """Give models (..., n_searches) to the accumulator; each may stand for a share of many."""
         # In the type of the sums: a small temperature may be none in single precision.
         increase = increase.clamp(min=0).to(accumulation_dtype(increase.device))
+        log_weights = torch.where(counts, -increase / self.temperature, -torch.inf)
+        if share is not None:
+            log_weights = log_weights + share.to(log_weights).log()
         n_axes = increase.ndim
-
-        def log_weights(temperature: float) -> Tensor:
-            weights = torch.where(counts, -increase / temperature, -torch.inf)
-            if share is not None:
-                weights = weights + share.to(weights).log()
-            return self._models_first(weights, n_axes)
-
         assert self.posterior is not None
-        own = self.forecast_temperature
         self.posterior.update(
             prediction.map(lambda part: self._models_first(part, n_axes)),
-            log_weights(self.temperature),
-            None if own is None else log_weights(own),
+            self._models_first(log_weights, n_axes),
         )
 
     def _models_first(self, part: Tensor, n_axes: int) -> Tensor:

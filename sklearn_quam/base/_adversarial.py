@@ -119,7 +119,6 @@ class AdversarialSearch(WeightChanging):
             fit.original,
             targets=self._choose_targets(),
             temperature=self.temperature_ / n_rows,
-            forecast_temperature=self._forecast_temperature(n_rows),
             slack=self.slack_ / n_rows,
             n_training_rows=n_rows,
             limits=limits,
@@ -176,10 +175,6 @@ class AdversarialSearch(WeightChanging):
         if self.temperature != "auto":
             return float(self.temperature)
         return self._own_temperatures.get(type(search), self._auto_temperature)
-
-    def _forecast_temperature(self, n_rows: int) -> float | None:  # noqa: ARG002
-        """Return the temperature of the average that predicts, if it has one of its own."""
-        return None
 
     def _choose_sampling(self, search: Any) -> str:
         if self.sampling != "auto":

@@ -18,7 +18,13 @@ from .._network.likelihood import CLASSIFIER_LINKS
 from .._network.predictions import Prediction
 from .._network.reference import ReferenceModel
 from .._posterior.measures import LOSSES
-from ._conformal import check_coverage, conformal_threshold, rows_needed
+from ._conformal import (
+    check_coverage,
+    conformal_threshold,
+    fit_logit_scale,
+    rows_needed,
+    scaled,
+)
 from ._estimator import BaseUncertaintyEstimator
 from .checks.seen import warn_if_seen
 
@@ -60,7 +66,8 @@ class BaseUncertaintyClassifier(ClassifierMixin, BaseUncertaintyEstimator):
             only ratios count, and beside rows of weight zero the others count for more. To leave
             rows out, do not pass them.
         X_val : array-like of shape (n_val, ...), default=None
-            Held-out rows, which the network was not trained on: they calibrate ``predict_set``.
+            Held-out rows, which the network was not trained on: they calibrate ``predict_set``,
+            and ``predict_proba`` in ``setting="expected"``.
         y_val : array-like of shape (n_val,), default=None
             Their labels.
         **fit_params : dict
@@ -99,13 +106,28 @@ class BaseUncertaintyClassifier(ClassifierMixin, BaseUncertaintyEstimator):
         y_val: Any = None,
     ) -> tuple[ReferenceModel, Prediction]:
         """Return network and predictions; labels that the network does not know are refused."""
+        self.logit_scale_ = 1.0
         if y_val is not None and not np.isin(y_val, self.classes_).all():
             unknown = np.unique(y_val[~np.isin(y_val, self.classes_)])
             raise ValueError(f"y_val has labels that y has not: {few(unknown)}.")
         return reference, original
 
     def _decide(self, outputs: np.ndarray) -> np.ndarray:
-        return labels_of(outputs, self.classes_, self._fitted.reference.threshold)
+        return labels_of(outputs, self.classes_, self._threshold)
+
+    @property
+    def _threshold(self) -> float:
+        """The forecast of the second of two classes from which on it is the label.
+
+        It goes with the scale of logits: labels are the same as without one.
+        """
+        own = self._fitted.reference.threshold
+        return float(self._forecast(np.array([[1 - own, own]]))[0, 1])
+
+    def _forecast(self, outputs: np.ndarray) -> np.ndarray:
+        if self.setting == "given" or self.logit_scale_ == 1:
+            return outputs
+        return scaled(outputs, self.logit_scale_)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the mean accuracy on rows, best those that the network was not trained on.
@@ -143,8 +165,11 @@ class BaseUncertaintyClassifier(ClassifierMixin, BaseUncertaintyEstimator):
         Returns
         -------
         proba : ndarray of shape (n_samples, n_classes)
-            The given model's in ``setting="given"``, the average of all plausible models in
-            ``setting="expected"``; columns as in ``classes_``.
+            The given model's in ``setting="given"``; columns as in ``classes_``. In
+            ``setting="expected"`` the average of all plausible models. QUAM's models are weighed to
+            rank rows and not to predict: there it is the given model's, too. If held-out rows were
+            passed to ``fit``, logits are scaled by ``logit_scale_``, so that ``1 -
+            proba.max(axis=1)`` is about the risk of a mistake.
         uncertainty : Uncertainty
             Only with ``return_uncertainty=True``.
         """
@@ -157,13 +182,15 @@ class BaseUncertaintyClassifier(ClassifierMixin, BaseUncertaintyEstimator):
         """Predict which labels each row may have.
 
         A set holds the most probable labels, as many as it takes, by the average of all plausible
-        models that ``predict_proba`` has in ``setting="expected"``, whatever the setting: where
-        models disagree, sets are large. If held-out rows were passed to ``fit`` as ``X_val`` and
-        ``y_val``, how many it takes is chosen such that sets hold what they promise, by split
-        conformal prediction: the label of a new row that is drawn like these is in its set with a
-        probability of at least ``coverage``, whatever network and method; on average over rows, and
-        over draws of the held-out ones. Without them, a set has a probability of ``coverage`` by
-        the models' own account, and nothing is promised.
+        models, whatever the setting: where models disagree, sets are large. QUAM's sets are made of
+        the given model's probabilities. Neither is scaled by ``logit_scale_``.
+
+        If held-out rows were passed to ``fit`` as ``X_val`` and ``y_val``, how many it takes is
+        chosen such that sets hold what they promise, by split conformal prediction: the label of a
+        new row that is drawn like these is in its set with a probability of at least ``coverage``,
+        whatever network and method; on average over rows, and over draws of the held-out ones.
+        Without them, a set has a probability of ``coverage`` by the models' own account, and
+        nothing is promised.
 
         Parameters
         ----------
@@ -197,7 +224,7 @@ class BaseUncertaintyClassifier(ClassifierMixin, BaseUncertaintyEstimator):
                 "per_class=True needs held-out rows: pass X_val and y_val to fit, at least "
                 f"{rows_needed(coverage)} rows of each class for coverage={coverage}."
             )
-        share = share_of_tail(self._results(X, predictive=True).predictive)
+        share = share_of_tail(self._predictive(X))
         if threshold is None:
             return share > 1 - coverage
         return _label_scores(share) <= threshold
@@ -221,6 +248,8 @@ class BaseUncertaintyClassifier(ClassifierMixin, BaseUncertaintyEstimator):
 
     def _conformal_scores(self, predictive: Any, y_val: Any) -> np.ndarray:
         columns = column_of_label(self.classes_, y_val)
+        # Scores are those of logits as they are: a scale would know the rows that calibrate.
+        self.logit_scale_ = fit_logit_scale(predictive, columns)
         scores = _label_scores(share_of_tail(predictive)[np.arange(len(y_val)), columns])
         # In the order of the scores, which are kept sorted.
         self.conformal_labels_ = columns[np.argsort(scores)]

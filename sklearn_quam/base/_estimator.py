@@ -203,6 +203,8 @@ class BaseUncertaintyEstimator(Saved, NetworkEstimator):
     _trains_again: ClassVar[bool] = False
     # The argument that says how many models predict each row.
     _counts_models: ClassVar[str | None] = None
+    # Whether the given network predicts in both settings.
+    _given_predicts: ClassVar[bool] = False
     # What diagnostics the method has.
     _diagnostics: ClassVar[KindOfDiagnostics] = Diagnostics
     _live_parameters: ClassVar[tuple[str, ...]] = (
@@ -254,11 +256,15 @@ class BaseUncertaintyEstimator(Saved, NetworkEstimator):
         with ExitStack() as failed:
             # A fit that fails leaves nothing that answers.
             failed.callback(delattr, self, "_fitted")
-            predictive: Any = self._results(X_val, predictive=True).predictive
+            predictive = self._predictive(X_val)
             if len(predictive) != len(y_val):
                 raise ValueError(f"X_val has {len(predictive)} rows, but y_val has {len(y_val)}.")
             self.conformal_scores_ = np.sort(self._conformal_scores(predictive, y_val), axis=0)
             failed.pop_all()
+
+    def _predictive(self, X: Any) -> Any:
+        """Return what all plausible models predict together, as `RowResults` has it."""
+        return self._results(X, predictive=True).predictive
 
     def _conformal_scores(self, predictive: Any, y_val: Any) -> np.ndarray:
         """Return how far off targets are, by what all plausible models predict together."""
@@ -275,7 +281,8 @@ class BaseUncertaintyEstimator(Saved, NetworkEstimator):
             n_workers = min(effective_n_jobs(getattr(self, "n_jobs", None)), len(inputs))
             refuse_multiprocessing(n_workers)
         limits = Limits(memory_in_bytes(self.memory_limit, device), device, n_workers)
-        return Question(self.setting, getattr(self, "measure", "entropy"), limits)
+        measure, given = getattr(self, "measure", "entropy"), self._given_predicts
+        return Question(self.setting, measure, limits, given_predicts=given)
 
     @computing()
     def _results(
@@ -293,7 +300,7 @@ class BaseUncertaintyEstimator(Saved, NetworkEstimator):
         options: Any = {"errors": errors, "checkpoint": checkpoint}
         with short_passes(self.memory_limit), self._progress(len(inputs)) as progress:
             results = answer(self._fitted, asked, question, progress=progress, **options)
-        return self._warned(results)
+        return self._warned(results._replace(prediction=self._forecast(results.prediction)))
 
     def _rows_asked(self, X: Any, inputs: StoredRows) -> Any:  # noqa: ARG002
         """Return rows as the fitted method takes them."""
@@ -324,9 +331,13 @@ class BaseUncertaintyEstimator(Saved, NetworkEstimator):
 
     def _predict_outputs(self, X: Any) -> np.ndarray:
         """Return probabilities or means of the setting; the given model's need no sampling."""
-        if self.setting == "given":
-            return self._predict_reference(X).to_array()
+        if self.setting == "given" or self._given_predicts:
+            return self._forecast(self._predict_reference(X).to_array())
         return self._results(X).prediction
+
+    def _forecast(self, outputs: np.ndarray) -> np.ndarray:
+        """Return what is predicted, given what the network or the average of models says."""
+        return outputs
 
     @computing()
     def _predict_reference(self, X: Any) -> Prediction:

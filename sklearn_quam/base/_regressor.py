@@ -241,7 +241,7 @@ class BaseUncertaintyRegressor(RegressorMixin, BaseUncertaintyEstimator):
             score = conformal_threshold(self.conformal_scores_, coverage, which=which)
         else:
             score = np.full(self.n_outputs_, -ndtri((1 - coverage) / 2))
-        mixture: Any = self._results(X, predictive=True).predictive
+        mixture = self._predictive(X)
         ends = np.stack([mixture_quantiles(mixture, side * score) for side in (-1, 1)], axis=-1)
         return self._decide(ends)
 

@@ -41,6 +41,7 @@ ATTRIBUTES: dict[str, Any] = {
     "reference_loss_": float,
     "conformal_scores_": np.ndarray,
     "conformal_labels_": np.ndarray,
+    "logit_scale_": float,
     "parameter_names_": list[str],
     "n_parameters_searched_": int,
     "n_training_rows_": int,

@@ -54,7 +54,7 @@ class LaplaceClassifier(LaplaceMethod, BaseUncertaintyClassifier):
         plausible models, which then also predicts (setting (a)). It may be changed after ``fit``:
         both use the same models.
     measure : {"entropy", "brier", "zero_one"}, default="entropy"
-        Entropies in nats, Brier scores, or probabilities of a mistake.
+        Entropies in nats, Brier scores, or zero-one losses.
     link : {"logits", "log_probabilities", "probabilities", "binary_logit"}, default=None
         What the network returns: scores, logarithms of probabilities, probabilities, or the one
         score of the second of two classes. None takes it from a skorch net's criterion, and means
@@ -78,6 +78,9 @@ class LaplaceClassifier(LaplaceMethod, BaseUncertaintyClassifier):
         if ``X_val`` was passed to ``fit``.
     conformal_labels_ : ndarray of shape (n_val,)
         Columns of the labels of these rows, in the same order.
+    logit_scale_ : float
+        What logits are multiplied by in ``predict_proba`` with ``setting="expected"``: the inverse
+        of the temperature of temperature scaling. 1 if no ``X_val`` was passed to ``fit``.
     estimator_ : estimator or torch.nn.Module
         The fitted network.
     parameter_names_ : list of str

@@ -71,7 +71,7 @@ class ReferenceClassifier(_OnlyTheGivenModel, BaseUncertaintyClassifier):
     setting : {"given", "expected"}, default="given"
         Whose prediction is judged. With a single model both are the same.
     measure : {"entropy", "brier", "zero_one"}, default="entropy"
-        Entropies in nats, Brier scores, or probabilities of a mistake.
+        Entropies in nats, Brier scores, or zero-one losses.
     device : str or torch.device, default=None
         Where to run; None stays where the network is.
     random_state : int, RandomState instance or None, default=None
@@ -88,6 +88,9 @@ class ReferenceClassifier(_OnlyTheGivenModel, BaseUncertaintyClassifier):
         if ``X_val`` was passed to ``fit``.
     conformal_labels_ : ndarray of shape (n_val,)
         Columns of the labels of these rows, in the same order.
+    logit_scale_ : float
+        What logits are multiplied by in ``predict_proba`` with ``setting="expected"``: the inverse
+        of the temperature of temperature scaling. 1 if no ``X_val`` was passed to ``fit``.
     estimator_ : estimator or torch.nn.Module
         The fitted network.
     reference_loss_ : float

@@ -20,7 +20,7 @@ UNITS = {
     "entropy": "nats",
     "variance": "squared units of y",
     "brier": "Brier score",
-    "zero_one": "probability of a mistake",
+    "zero_one": "zero-one loss",
 }
 
 

@@ -210,7 +210,7 @@ class UncertaintyMapDisplay:
             xx1,
             answers.uncertainty,
             proba=answers.prediction if classifier else None,
-            threshold=method._fitted.reference.threshold if classifier else 0.5,
+            threshold=_threshold(method) if classifier else 0.5,
             X=points,
             y=y if classifier or unit_of(method) == SCORE else None,
             classes=method.classes_ if classifier else None,
@@ -424,3 +424,10 @@ class UncertaintyMapDisplay:
 def _class_name(label: Any) -> str:
     """Return what a legend calls a class: a number alone says little."""
     return label if isinstance(label, str) else f"class {label}"
+
+
+def _threshold(method: Any) -> float:
+    """Return from which probability on the second of two classes is the label."""
+    # A detector has the network's own probabilities.
+    own = method._fitted.reference.threshold
+    return getattr(method, "_threshold", own)

@@ -669,28 +669,6 @@ def test_frames_have_a_column_for_each_diagnostic(kind, more):
     assert frame.loc["b"].tolist() == [k + 10 for k in range(len(names))]
 
 
-def test_the_average_that_predicts_may_have_weights_of_its_own():
-    rng = np.random.default_rng(0)
-    log_proba = np.log(rng.dirichlet(np.ones(3), size=(6, 2)))
-    weights, forecast = rng.normal(size=(2, 6, 2))
-    forecast[0, 0] = -np.inf
-    posterior = CategoricalPosterior(classes(log_proba[0]))
-    # In two batches, as searches hand them over.
-    for part in (slice(0, 4), slice(4, 6)):
-        posterior.update(classes(log_proba[part]), tensor(weights[part]), tensor(forecast[part]))
-    same = CategoricalPosterior(classes(log_proba[0]))
-    same.update(classes(log_proba), tensor(weights))
-    for setting in SETTINGS:
-        for mixed, plain in zip(
-            posterior.uncertainty(setting), same.uncertainty(setting), strict=True
-        ):
-            close(mixed, plain)
-    shares = np.exp(forecast - logsumexp(forecast, axis=0))
-    average = (shares[..., None] * np.exp(log_proba)).sum(axis=0)
-    close(posterior.prediction("expected").expected(), average)
-    close(posterior.prediction("given").expected(), np.exp(log_proba[0]))
-
-
 @pytest.mark.parametrize("setting", ["given", "expected"])
 @pytest.mark.parametrize("measure", ["entropy", "variance", "brier", "zero_one"])
 def test_what_is_not_asked_for_is_neither_kept_nor_missed(measure, setting):

@@ -315,10 +315,10 @@ def test_the_given_network_counts_once_for_each_target(kind, n_out, y, sampling,
     posterior = CategoricalPosterior if kind is QUAMClassifier else GaussianPosterior
     update = posterior.update
 
-    def recording(self, prediction, log_weights=None, forecast_log_weights=None):
+    def recording(self, prediction, log_weights=None):
         if log_weights is not None:
             handed.extend(zip(prediction.expected(), log_weights, strict=True))
-        update(self, prediction, log_weights, forecast_log_weights)
+        update(self, prediction, log_weights)
 
     monkeypatch.setattr(posterior, "update", recording)
     est = quam(kind, trained(n_out, y), **FINDING, sampling=sampling)

@@ -347,7 +347,7 @@ def chain_steps(
         return None
     if any(isinstance(inverse, EigenInverse) for inverse in inverses):
         # Only linear search inverts like this, which looks at no training row.
-        return ChainSteps(n_steps, goal, n_rows, None, inverses)
+        return ChainSteps(n_steps, goal, n_rows, precision, None, inverses)
     (rows,) = training.rows
     # The first ones are the rows at the cut themselves: not another copy of them.
     widths = [layer.weight.shape[1] for layer in layers[1:]]
