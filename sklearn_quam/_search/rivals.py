@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -10,9 +12,10 @@ import torch
 from torch import Tensor
 
 from .._curvature.preconditioner import DiagonalInverse, LayerInverse, Preconditioner
-from .._network.free import Free
+from .._network.free import Free, FreeNetwork
 from .._network.inputs.rows import Inputs, as_double
 from .._network.limits import Limits, slices
+from .._network.outputs import NetworkErrors
 from .._network.predictions import Prediction
 from ..exceptions import NetworkError
 from .adversarial import AdversarialModels
@@ -23,7 +26,6 @@ from .natural.refine import (
     Effort,
     cheapest_models,
     effort_for,
-    exact_problem,
 )
 from .penalty import PenaltySteps
 from .problem import Problem
@@ -78,38 +80,78 @@ def refined_prices(
         Costs on all training rows, and of the prior. What the way of a search says is taken where
         the network is too large to go on, or cannot be differentiated twice.
     """
-    effort = effort_for(models.problem)
-    if not effort.is_enough:
+    if not effort_for(models.problem).is_enough:
         return models.prices(inputs, original, limits)
-    at_once = limits.number_that_fits(effort.bytes)
     prices = np.full((len(inputs), models.problem.targets.n_answers), np.inf)
-    each = max(1, at_once // models.problem.targets.count)
-    fewer = replace(limits, at_once=min(at_once, limits.at_once))
-    for rows in slices(len(inputs), each):
+    for rows, targets, nats, _ in cheapest_rivals(models, inputs, original, limits):
         numbers = np.arange(len(inputs))[rows, None]
-        for keeper, targets in models.watched(inputs[rows], original[rows], RivalKeeper, fewer):
-            nats = _refined(models, keeper, effort).reshape(targets.shape)
-            prices[numbers, targets.cpu().numpy()] = nats.cpu().numpy()
+        prices[numbers, targets.cpu().numpy()] = nats.reshape(targets.shape).cpu().numpy()
     return prices
 
 
-def _refined(models: AdversarialModels, keeper: Any, effort: Effort) -> Tensor:
-    """Return what the answers of searches cost, (n_searches,)."""
+def cheapest_rivals(
+    models: AdversarialModels, inputs: Inputs, original: Prediction, limits: Limits
+) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
+    """Yield the cheapest models for some rows at a time; see `refined_prices`.
+
+    Yields
+    ------
+    rows : slice
+        The rows.
+    targets : Tensor of shape (n_rows, n_targets)
+        Their answers.
+    nats : Tensor of shape (n_rows * n_targets,)
+        What the answers cost.
+    rivals : Tensor of shape (n_rows * n_targets, n_parameters)
+        Models that give them; the given network where nothing was to be found.
+    """
+    effort = effort_for(models.problem)
+    at_once = limits.number_that_fits(effort.bytes)
+    fewer = replace(limits, at_once=min(at_once, limits.at_once))
+    for rows in slices(len(inputs), max(1, at_once // models.problem.targets.count)):
+        for keeper, targets in models.watched(inputs[rows], original[rows], RivalKeeper, fewer):
+            yield rows, targets, *_refined(models, keeper, effort)
+
+
+def _refined(models: AdversarialModels, keeper: Any, effort: Effort) -> tuple[Tensor, Tensor]:
+    """Return what the answers of searches cost, and models that give them."""
     path = as_double(keeper.answers.costs()) * models.problem.n_training_rows
-    index = (path > 0).nonzero()[:, 0]
-    if not len(index):
-        return path
+    rivals = torch.cat([as_double(value.flatten(1)) for value in keeper.models.values()], dim=1)
+    some = (path > 0).nonzero()[:, 0]
+    if not len(some):
+        return path, rivals
     try:
-        costs = _least(models, keeper, index, effort)
+        costs, best = _least(models, keeper, some, effort)
     except NetworkError:
         # Not every network can be differentiated twice, or run in double precision.
-        return path
-    return path.index_copy(0, index, torch.where(torch.isfinite(costs), costs, path[index]))
+        return path, rivals
+    costs = torch.where(torch.isfinite(costs), costs, path[some])
+    return path.index_copy(0, some, costs), rivals.index_copy(0, some, best)
 
 
-def _least(models: AdversarialModels, keeper: Any, some: Tensor, effort: Effort) -> Tensor:
-    """Return what the cheapest models for some of the searches cost; infinite where none is."""
-    problem = exact_problem(models.problem)
+def _exact_problem(problem: Problem) -> Problem:
+    """Return a problem in double precision, where the device has it."""
+    if problem.training.target.device.type == "mps":
+        return problem
+    network = problem.network
+    free, executor = network.free, network.executor
+    free = replace(
+        free,
+        start={name: as_double(value) for name, value in free.start.items()},
+        updates={name: (as_double(w), scale) for name, (w, scale) in free.updates.items()},
+    )
+    with NetworkErrors():
+        module = copy.deepcopy(executor.module).double()
+    executor = type(executor)(module, executor.likelihood)
+    exact: FreeNetwork = replace(network, free=free, executor=executor)
+    return replace(problem, network=exact, training=problem.training.in_double())
+
+
+def _least(
+    models: AdversarialModels, keeper: Any, some: Tensor, effort: Effort
+) -> tuple[Tensor, Tensor]:
+    """Return what the cheapest models for some searches cost, infinite if none is, and these."""
+    problem = _exact_problem(models.problem)
     network = problem.network
     start = {name: value[None] for name, value in network.free.start.items()}
     given = _on_training(problem, start)[0]
@@ -129,15 +171,17 @@ def _least(models: AdversarialModels, keeper: Any, some: Tensor, effort: Effort)
         given[index],
     )
     own = torch.cat([value.flatten(1) for value in found.values()], dim=1)
-    least = torch.full_like(own[:, 0], torch.inf)
+    best, least = boundary.start(), torch.full_like(own[:, 0], torch.inf)
     # All training rows have the last word.
     for candidates in cheapest_models(boundary, own, keeper.found[some], effort):
         free = boundary.free(candidates)
         with torch.no_grad():
             nats = given.kl(_on_training(problem, free)) @ weight + boundary.prior(free)
             reached = boundary.score(free) > -NEAR_ANSWER
-        least = torch.where(reached & (nats < least), nats, least)
-    return least
+        better = reached & (nats < least)
+        best = torch.where(better[:, None], candidates, best)
+        least = torch.where(better, nats, least)
+    return least, best
 
 
 @torch.no_grad()

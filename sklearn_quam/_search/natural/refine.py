@@ -9,8 +9,7 @@ searches of a batch go side by side, and none depends on the others.
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,8 +17,7 @@ import torch
 from torch import Tensor
 
 from ..._curvature.preconditioner import Preconditioner
-from ..._network.free import Free, FreeNetwork
-from ..._network.inputs.rows import as_double
+from ..._network.free import Free
 from ..._network.outputs import NetworkErrors
 from ..._network.predictions import Categorical, Prediction
 from ..._network.reference import Rows
@@ -46,8 +44,8 @@ _N_BACK, _AT_ANSWER, NEAR_ANSWER = 15, 1e-10, 1e-7
 _DAMPING, _LEAST_DAMPING, _LESS, _MORE = 1e-3, 1e-6, 0.3, 4.0
 # Training rows that tell what a model costs, and products of numbers that a search may take.
 _MOST_ROWS, _FEWEST_ROWS, _MOST_WORK, _LEAST_EFFORT = 4096, 128, 2**30, 0.005
-# Values of a search that are held together, in numbers of its parameters.
-_N_VECTORS = 2 * _MEMORY + 16
+# Values of a search that are held together: of so many starts, in numbers of its parameters.
+_N_STARTS, _N_VECTORS = 3, 2 * _MEMORY + 16
 
 
 def prior_precision(problem: Problem) -> float:
@@ -95,26 +93,8 @@ def effort_for(problem: Problem) -> Effort:
     allowed = _MOST_WORK // (usual * each)
     n_rows = min(len(problem.training), _MOST_ROWS, max(_FEWEST_ROWS, allowed))
     share = min(1.0, _MOST_WORK / (usual * each * n_rows))
-    held = 8 * _N_VECTORS * size + 4 * n_rows * problem.network.bytes_per_row()
+    held = _N_STARTS * (8 * _N_VECTORS * size + 4 * n_rows * problem.network.bytes_per_row())
     return Effort(n_rows, share, held)
-
-
-def exact_problem(problem: Problem) -> Problem:
-    """Return a problem in double precision, where the device has it."""
-    if problem.training.target.device.type == "mps":
-        return problem
-    network = problem.network
-    free, executor = network.free, network.executor
-    free = replace(
-        free,
-        start={name: as_double(value) for name, value in free.start.items()},
-        updates={name: (as_double(w), scale) for name, (w, scale) in free.updates.items()},
-    )
-    with NetworkErrors():
-        module = copy.deepcopy(executor.module).double()
-    executor = type(executor)(module, executor.likelihood)
-    exact: FreeNetwork = replace(network, free=free, executor=executor)
-    return replace(problem, network=exact, training=problem.training.in_double())
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,6 +129,22 @@ class Boundary:
     index: Tensor
     count: Tensor
     given: Prediction
+
+    def repeated(self, times: int) -> Boundary:
+        """Return all searches several times, one after the other."""
+
+        def again(part: Tensor) -> Tensor:
+            return torch.cat([part] * times)
+
+        return replace(
+            self,
+            query=tuple(map(again, self.query)),
+            original=self.original.map(again),
+            target=again(self.target),
+            index=again(self.index),
+            count=again(self.count),
+            given=self.given.map(again),
+        )
 
     def start(self) -> Tensor:
         """Return the given network, once for each search."""
@@ -240,7 +236,7 @@ def _newton_step(
     seeds = [torch.zeros_like(part, requires_grad=True) for part in parts]
     ways: Any = {"retain_graph": True, "materialize_grads": True}
     with NetworkErrors():
-        backward = torch.autograd.grad(parts, values, seeds, create_graph=True, **ways)
+        backward = torch.autograd.grad(_inner(parts, seeds), values, create_graph=True, **ways)
         cost = boundary.cost(prediction, free)
         gradient = _matrix(torch.autograd.grad(cost.sum(), values, **ways))
     score, normal = boundary.slope(models)
@@ -248,12 +244,11 @@ def _newton_step(
     diagonal = (prior_precision(boundary.problem) + damping)[:, None]
 
     def product(vectors: Tensor) -> Tensor:
-        inner = zip(backward, boundary.free(vectors).values(), strict=True)
-        along: Any = sum((one * other).sum() for one, other in inner)
         with NetworkErrors():
+            along = _inner(backward, list(boundary.free(vectors).values()))
             forward = torch.autograd.grad(along, seeds, **ways)
             outer = [scale * part for scale, part in zip(scales, forward, strict=True)]
-            found = torch.autograd.grad(parts, values, outer, **ways)
+            found = torch.autograd.grad(_inner(parts, outer), values, **ways)
         return _matrix(found) + diagonal * vectors
 
     steep = boundary.solve(normal)
@@ -408,11 +403,14 @@ def cheapest_models(
     first = torch.where(better[:, None], own, first)
     starts = [(first, torch.where(better, of_own, of_first))]
     if effort.share == 1:
-        # The shortest way leads elsewhere than the cheapest one; kinks stop one or the other.
-        short, there = boundary.back(given, natural=False)
-        starts.append((short, torch.where(there, boundary.costs(short), torch.inf)))
-    ends = [_quasi_newton(boundary, *_newton(boundary, *start, effort), effort) for start in starts]
-    return [*ends, own, found]
+        # Jumps lead elsewhere than small steps; kinks stop one or the other.
+        for natural in (True, False):
+            jump, there = boundary.back(given, natural=natural)
+            starts.append((jump, torch.where(there, boundary.costs(jump), torch.inf)))
+    every = boundary.repeated(len(starts))
+    models, costs = (torch.cat(part) for part in zip(*starts, strict=True))
+    ends = _quasi_newton(every, *_newton(every, models, costs, effort), effort)
+    return [*ends.chunk(len(starts)), own, found]
 
 
 def _information(prediction: Any) -> list[Tensor]:
@@ -434,6 +432,11 @@ def _matrix(free: Any) -> Tensor:
     """Return parameters of models as rows of a matrix."""
     parts = free.values() if isinstance(free, dict) else free
     return torch.cat([part.detach().flatten(1) for part in parts], dim=1)
+
+
+def _inner(first: Sequence[Tensor], second: Sequence[Tensor]) -> Tensor:
+    """Return the inner product of tensors; autograd imports much where it takes it itself."""
+    return torch.stack([(a * b).sum() for a, b in zip(first, second, strict=True)]).sum()
 
 
 def _dot(first: Tensor, second: Tensor) -> Tensor:
