@@ -133,7 +133,7 @@ def test_refined_costs_are_far_below_the_path_where_there_is_a_hidden_layer(kind
 
 
 @pytest.mark.parametrize(
-    ("kind", "rtol"), [("logistic", 1e-4), ("softmax", 1e-4), ("relu", 1e-4), ("tanh", 0.05)]
+    ("kind", "rtol"), [("logistic", 1e-4), ("softmax", 1e-4), ("relu", 0.02), ("tanh", 0.05)]
 )
 def test_refined_costs_do_not_depend_on_the_rows_beside_them(kind, rtol):
     est, _, rows = fitted(kind)
