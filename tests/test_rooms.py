@@ -35,8 +35,8 @@ INSIDE = {
         "run",
         "sampling",
     ]
-    + ["sampling", "profile", "adversarial", "traces"],
-    "_search/natural": ["path", "chains", "general", "linear", "arguments"],
+    + ["sampling", "profile", "adversarial", "rivals", "traces"],
+    "_search/natural": ["path", "chains", "general", "refine", "linear", "arguments"],
     "_posterior": ["measures", "results", "estimate", "accumulate", "known", "lost", "fitted"]
     + ["workers", "checkpoint", "progress", "answering"],
 }

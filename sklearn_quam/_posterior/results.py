@@ -205,8 +205,9 @@ class SearchDiagnostics(RowDiagnostics):
         The cheapest other answer: a class, or "up" or "down". None where no search came that far.
     rival_cost : ndarray of shape (n_samples,)
         What it costs, in nats of the whole training set: to make another class more likely than
-        not, or to move the mean by a standard deviation, with the cheapest model found. Infinite
-        where no search came that far.
+        not, or to move the mean by a standard deviation, with the cheapest model met on the path
+        of the search. Infinite where no search came that far. ``rival_costs`` of the estimator
+        refines models and finds cheaper ones.
     feasible : ndarray of shape (n_samples,), dtype bool
         Whether ``rival_cost`` is no more than ``slack_``.
     n_steps : ndarray of shape (n_samples,), dtype int

@@ -176,10 +176,16 @@ class AdversarialModels:
         self, inputs: Inputs, original: Prediction, kind: type[Sampler], limits: Limits
     ) -> Iterator[tuple[Any, int, int]]:
         """Search a single row; yield for each search who watched it, its number and its target."""
-        for targets in self._target_groups(original, limits):
-            watcher = self._search(inputs, original, targets, kind, None)
+        for watcher, targets in self.watched(inputs, original, kind, limits):
             for number, target in enumerate(targets[0].tolist()):
                 yield watcher, number, target
+
+    def watched(
+        self, inputs: Inputs, original: Prediction, kind: type[Sampler], limits: Limits
+    ) -> Iterator[tuple[Any, Tensor]]:
+        """Search some rows; yield who watched, and the targets (n_rows, n_targets)."""
+        for targets in self._target_groups(original, limits):
+            yield self._search(inputs, original, targets, kind, None), targets
 
     def _target_groups(self, original: Any, limits: Limits) -> Iterator[Tensor]:
         """Yield targets (n_rows, n_targets), as many together as memory allows."""

@@ -13,8 +13,9 @@ from .._network.inputs.rows import Inputs
 from .._network.limits import Limits, slices
 from .._network.predictions import Prediction
 from .adversarial import AdversarialModels
-from .run import Candidates, Visit
-from .sampling import BestSampler, Sampler, replace_rows
+from .rivals import RivalKeeper
+from .run import Visit
+from .sampling import BestSampler, Sampler
 
 # Training rows of one pass over all of them.
 _ROWS_AT_ONCE = 512
@@ -36,27 +37,6 @@ class _ModelKeeper(BestSampler):
             _, increase = problem.measure(self.models, self.query, _ROWS_AT_ONCE, every)
             self.best_increase = torch.where(self.found, increase, self.best_increase)
             self.found &= increase <= problem.slack
-
-
-class _RivalKeeper(BestSampler):
-    """Keeps the first model of each search that has come to another answer."""
-
-    keeps_models = True
-
-    def on_candidates(self, candidates: Candidates) -> None:
-        """Keep the models that have just come there."""
-        places = candidates.running.nonzero()[:, 0]
-        number, free = candidates.pick(candidates.running)
-        prediction: Any = candidates.evaluation.at_query
-        targets: Any = self.problem.targets
-        score = targets.score(prediction[places], self.original[number], self.target[number])
-        first = (score >= targets.level) & ~self.found[number]
-        self.found[number] |= first
-        for name, kept in self.models.items():
-            self.models[name] = replace_rows(kept, number, first, free[name])
-
-    def finish(self) -> None:
-        """Hand over nothing: the models themselves are wanted."""
 
 
 class _TraceKeeper(Sampler):
@@ -148,7 +128,7 @@ def costs_of_rivals(
     """
     problem, found = models.problem, dict[Any, np.ndarray]()
     targets: Any = problem.targets
-    for keeper, number, target in models.searches_of_row(inputs, original, _RivalKeeper, limits):
+    for keeper, number, target in models.searches_of_row(inputs, original, RivalKeeper, limits):
         own = targets.is_original(original, keeper.target[number : number + 1][None])
         if not keeper.found[number] or own.any():
             continue

@@ -23,6 +23,7 @@ from .._search.adversarial import AdversarialModels, adversarial_models
 from .._search.natural.arguments import LinearSearch, NaturalSearch
 from .._search.needs import sized
 from .._search.penalty import PenaltySearch
+from .._search.rivals import refined_prices
 from .._search.targets import Targets
 from .._search.traces import costs_of_rivals, found_models, search_traces
 from ..exceptions import CurvatureError, warn
@@ -254,17 +255,25 @@ class AdversarialSearch(WeightChanging):
         return tracked(items, type(self).__name__, self.verbose, unit, total)
 
     @computing()
-    def rival_costs(self, X: Any) -> np.ndarray:
+    def rival_costs(self, X: Any, refine: bool = True) -> np.ndarray:
         """Return what it costs to make the network give each answer, by the cheapest model found.
 
         The cost of a model is the sum of KL(given || model) over the training data: so much
-        log-likelihood would these lose if the given network is right. It is an upper bound of what
-        the cheapest model of all would cost, and for networks with hidden layers a loose one.
+        log-likelihood would these lose if the given network is right. A prior around the given
+        network is added, half its precision times the squared distance of the weights. The cost is
+        an upper bound of what the cheapest model of all costs. A table in the documentation says
+        how far above it is, for networks that are small enough for brute force.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, ...)
             Rows like those of the training data.
+        refine : bool, default=True
+            Look for the cheapest model that gives the answer: the cost on the training data is
+            minimised, which takes up to about a second for a row. A network with millions of
+            searched parameters is not refined. False returns the estimate on the path of the
+            search, which is fast and much higher for networks with hidden layers. It looks at fewer
+            training rows, between steps it is interpolated, and it is without the prior.
 
         Returns
         -------
@@ -274,7 +283,7 @@ class AdversarialSearch(WeightChanging):
             for (see ``targets``) or not reached. Regressors have two columns for each output: to
             move its mean up, and down, by a standard deviation. All are zero for rows
             beyond the range of the training data: any answer is as good as another. The lowest of
-            the other answers is ``rival_cost`` in the diagnostics.
+            the other answers with ``refine=False`` is ``rival_cost`` in the diagnostics.
 
         Examples
         --------
@@ -294,7 +303,8 @@ class AdversarialSearch(WeightChanging):
                 "targets='untargeted' goes to no answer in particular: pass targets='all' to fit "
                 "to be told what each of them costs."
             )
-        return self._searched(X, models.prices, np.zeros(models.problem.targets.n_answers))
+        prices = partial(refined_prices, models) if refine else models.prices
+        return self._searched(X, prices, np.zeros(models.problem.targets.n_answers))
 
     def _searched(
         self, X: Any, search: Callable[[Any, Any, Limits], np.ndarray], of_lost: np.ndarray

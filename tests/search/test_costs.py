@@ -71,7 +71,7 @@ def test_a_rival_is_feasible_if_it_costs_no_more_than_the_slack(search, task, sl
     np.testing.assert_array_equal(found.feasible, found.rival_cost <= est.slack_)
     np.testing.assert_array_equal([r is None for r in found.rival], np.isinf(found.rival_cost))
     # It is the cheapest of all answers that the network does not give.
-    costs = est.rival_costs(X_NEW[:6])
+    costs = est.rival_costs(X_NEW[:6], refine=False)
     if task == "classes":
         own = np.searchsorted(est.classes_, est.predict(X_NEW[:6]))
         costs[np.arange(6), own] = np.inf
@@ -86,7 +86,7 @@ def test_a_rival_is_feasible_if_it_costs_no_more_than_the_slack(search, task, sl
 @pytest.mark.parametrize("task", ["classes", "one", "two"])
 def test_nothing_but_the_own_answer_is_free(search, task):
     est = fitted(search, task)
-    costs = est.rival_costs(X_NEW)
+    costs = est.rival_costs(X_NEW, refine=False)
     if task == "classes":
         free = est.predict_proba(X_NEW) >= 0.5
         np.testing.assert_array_equal(costs == 0, free)
@@ -106,7 +106,7 @@ def test_a_regressor_by_default_has_prices_like_those_of_other_searches():
     costs = {}
     for search in ("auto", "natural"):
         est = QUAMRegressor(net, search=search, random_state=0).fit(rows[:300], y[:300])
-        costs[search] = est.rival_costs(rows[300:312])
+        costs[search] = est.rival_costs(rows[300:312], refine=False)
     assert (costs["auto"] > 0).all()
     # Natural search with its corrections finds cheaper models, and not by orders of magnitude.
     ratio = costs["auto"] / costs["natural"]
@@ -126,7 +126,7 @@ def test_prices_of_penalty_search_by_a_slow_loop(task, monkeypatch):
     est = fitted("penalty", task)
     window = est._fitted.models.steps.window
     monkeypatch.setattr(Sampler, "on_visit", on_visit)
-    found = est.rival_costs(X_NEW[:5])
+    found = est.rival_costs(X_NEW[:5], refine=False)
     level, n_targets = (0.0, 3) if task == "classes" else (1.0, 2)
     scores, increases, steps = (np.array(part) for part in zip(*visits, strict=True))
     for number, price in enumerate(found.ravel()):
@@ -149,7 +149,7 @@ def test_untargeted_searches_have_no_price_for_each_answer():
     est = QUAMClassifier(seeded(3, "classes"), targets="untargeted", random_state=0)
     est.set_params(search=PenaltySearch(n_steps=10)).fit(X, LABELS)
     with pytest.raises(ValueError, match="pass targets='all'"):
-        est.rival_costs(X_NEW)
+        est.rival_costs(X_NEW, refine=False)
     _, found = est.predict_uncertainty(X_NEW, return_diagnostics=True)
     np.testing.assert_array_equal(found.feasible, found.rival_cost <= est.slack_)
     assert all(rival != label for rival, label in zip(found.rival, est.predict(X_NEW), strict=True))
@@ -192,7 +192,7 @@ def test_single_precision_says_what_double_precision_says_of_confident_networks(
         est = QUAMClassifier(net, random_state=0).fit(rows, y)
         u, found = est.predict_uncertainty(new.astype(rows.dtype), return_diagnostics=True)
         assert (found.n_diverged == 0).all()
-        answers.append((u.epistemic, est.rival_costs(new.astype(rows.dtype))))
+        answers.append((u.epistemic, est.rival_costs(new.astype(rows.dtype), refine=False)))
     for single, double in zip(*answers, strict=True):
         np.testing.assert_allclose(single, double, rtol=1e-3)
     assert np.isfinite(answers[1][1]).mean() > 0.5
@@ -211,7 +211,7 @@ def digits(kind, search):
     way = NaturalSearch(n_rows=600) if search == "natural" else search
     est = QUAMClassifier(net, search=way, random_state=0).fit(rows[:600], y[:600])
     assert est._fitted.models.problem.training.losses.dtype == torch.float32
-    return est, rows[600:630], est.rival_costs(rows[600:630])
+    return est, rows[600:630], est.rival_costs(rows[600:630], refine=False)
 
 
 @settings(deadline=None, max_examples=20)
@@ -222,7 +222,9 @@ def digits(kind, search):
 )
 def test_prices_do_not_depend_on_the_rows_beside_them(kind, search, some):
     est, rows, together = digits(kind, search)
-    np.testing.assert_allclose(est.rival_costs(rows[some]), together[some], rtol=1e-5, atol=1e-9)
+    np.testing.assert_allclose(
+        est.rival_costs(rows[some], refine=False), together[some], rtol=1e-5, atol=1e-9
+    )
 
 
 def test_small_divergences_have_all_their_digits():
@@ -251,6 +253,6 @@ def test_corrections_make_rivals_of_a_linear_classifier_cheaper():
     for n_corrections in (0, 8):
         search = NaturalSearch(n_rows=150, n_steps=20, n_corrections=n_corrections)
         est = QUAMClassifier(net, search=search, random_state=0).fit(rows, y)
-        costs.append(est.rival_costs(rows[:10]).max(axis=1))
+        costs.append(est.rival_costs(rows[:10], refine=False).max(axis=1))
     assert (costs[1] <= costs[0] * (1 + 1e-3)).all()
     assert np.median(costs[1] / costs[0]) < 0.995

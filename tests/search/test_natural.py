@@ -91,7 +91,7 @@ def test_linear_regression_has_the_posterior_variance(search, temperature):
     # Ways end at five standard deviations (of a temperature of one), and have ten steps.
     tolerance = 0.005 if temperature == 1 else 0.05
     np.testing.assert_allclose(est.predict_uncertainty(X_NEW).epistemic, expected, rtol=tolerance)
-    cost = est.rival_costs(X_NEW)
+    cost = est.rival_costs(X_NEW, refine=False)
     np.testing.assert_allclose(
         cost, (0.5 * 0.04 * temperature / expected)[:, None].repeat(2, 1), rtol=1e-2
     )
@@ -119,7 +119,7 @@ def test_a_last_layer_is_as_cheap_as_the_exact_solution():
         moved = at_row[row] + own * change
         return moved[target] - logsumexp(np.delete(moved, target))
 
-    prices = est.rival_costs(X_NEW[:1])[0]
+    prices = est.rival_costs(X_NEW[:1], refine=False)[0]
     for target in range(3):
         if log_odds(np.zeros(3), target) >= 0:
             assert prices[target] == 0
@@ -151,7 +151,7 @@ def test_chains_give_what_automatic_gradients_give(monkeypatch, kind, n_out, y, 
         # Where up and down diverge alike, rounding decides which comes first.
         models = est.set_params(setting="given").adversarial_models(X_NEW[:1])[0]
         models = [m["state_dict"] for m in sorted(models, key=lambda m: m["target"])]
-        found.append((est.predict_uncertainty(X_NEW), models, est.rival_costs(X_NEW)))
+        found.append((est.predict_uncertainty(X_NEW), models, est.rival_costs(X_NEW, refine=False)))
     for first, second in zip(found[0][0], found[1][0], strict=True):
         np.testing.assert_allclose(first, second, rtol=1e-6, atol=1e-9)
     np.testing.assert_allclose(found[0][2], found[1][2], rtol=1e-6)
@@ -222,8 +222,8 @@ def test_a_sample_of_the_training_rows_stands_for_all():
     every = QUAMClassifier(net, random_state=0).fit(rows, y)
     some = QUAMClassifier(net, random_state=0, n_training_rows=8000).fit(rows[:2000], y[:2000])
     naive = QUAMClassifier(net, random_state=0).fit(rows[:2000], y[:2000])
-    costs = [np.log(est.rival_costs(both).clip(1e-9)) for est in (every, some, naive)]
-    searched = every.rival_costs(both) > 0
+    costs = [np.log(est.rival_costs(both, refine=False).clip(1e-9)) for est in (every, some, naive)]
+    searched = every.rival_costs(both, refine=False) > 0
     off = [np.median((other - costs[0])[searched]) for other in costs[1:]]
     # Without the number of rows, everything would look about four times as cheap.
     assert abs(off[0]) < 0.25
@@ -531,7 +531,7 @@ def test_stored_and_sent_searches_give_the_same(search, kind, n_out, y):
 def test_many_classes_are_searched_among_the_likeliest():
     y = np.arange(60) % 30
     est = QUAMClassifier(nn.Linear(4, 30).double()).fit(X, y)
-    cost = est.rival_costs(X_NEW)
+    cost = est.rival_costs(X_NEW, refine=False)
     assert cost.shape == (len(X_NEW), 30)
     assert (np.isfinite(cost).sum(axis=1) == 11).all()
     likeliest = np.argsort(-est.predict_proba(X_NEW), axis=1)[:, :11]

@@ -1,0 +1,443 @@
+"""The cheapest models that give an answer: what a search has found is made cheaper.
+
+The cost of a model is C(w') = sum of KL(p_w || p_w') over the training rows + tau / 2 |w' - w|^2,
+in nats. It is minimised where the answer just holds at a row. Gauss-Newton steps solve a quadratic
+model of the cost by conjugate gradients within the tangent of the constraint; L-BFGS goes on where
+kinks (ReLU) stop them. After every step a model is led back to where the answer just holds. All
+searches of a batch go side by side, and none depends on the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..._curvature.preconditioner import Preconditioner
+from ..._network.free import Free
+from ..._network.outputs import NetworkErrors
+from ..._network.predictions import Categorical, Prediction
+from ..._network.reference import Rows
+from ..problem import Problem
+from .general import leaves, predict_at_query
+
+# Precision of the prior around the given network: for each class, and for real-valued outputs.
+_PRECISION_OF_CLASS, _PRECISION_OF_VALUES = 0.01, 0.1
+_TINY = 1e-30
+# Equal shares of the way from the given network to the answer; Gauss-Newton and L-BFGS steps there.
+_N_STAGES, _N_STEPS, _N_QUASI_STEPS = 8, 12, 60
+# A search ends after so many steps in a row that gain less than this share of its cost. L-BFGS has
+# to find out first how long its steps may be.
+_LEAST_GAIN, _PATIENCE, _MORE_PATIENCE = 1e-3, 3, 8
+# Products with the curvature for a step, and the residual that is small enough.
+_N_PRODUCTS, _RESIDUAL = 30, 0.05
+# Shares of a step that are tried.
+_SHARES = (1.0, 0.4, 0.15, 0.05)
+# Pairs that L-BFGS remembers.
+_MEMORY = 30
+# Newton steps back to the answer, where they end, and how far off a model may still be.
+_N_BACK, _AT_ANSWER, NEAR_ANSWER = 15, 1e-10, 1e-7
+# What is added to the curvature at first and at least, and how it changes after good and bad steps.
+_DAMPING, _LEAST_DAMPING, _LESS, _MORE = 1e-3, 1e-6, 0.3, 4.0
+# Training rows that tell what a model costs, and products of numbers that a search may take.
+_MOST_ROWS, _FEWEST_ROWS, _MOST_WORK, _LEAST_EFFORT = 4096, 128, 2**30, 0.005
+# Values of a search that are held together: of so many starts, in numbers of its parameters.
+_N_STARTS, _N_VECTORS = 3, 2 * _MEMORY + 16
+
+
+def prior_precision(problem: Problem) -> float:
+    """Return the precision tau of the prior around the given network."""
+    likelihood = problem.network.executor.likelihood
+    if likelihood.kind is Categorical:
+        return _PRECISION_OF_CLASS * problem.targets.n_answers
+    return _PRECISION_OF_VALUES
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much a network allows: large ones have fewer rows and steps.
+
+    Parameters
+    ----------
+    n_rows : int
+        Training rows that tell what a model costs.
+    share : float
+        Share of the usual steps.
+    bytes : int
+        Memory that a search needs.
+    """
+
+    n_rows: int
+    share: float
+    bytes: int
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether it is worth a try."""
+        return self.share >= _LEAST_EFFORT
+
+    def of(self, number: int, least: int = 1) -> int:
+        """Return how many steps of some are taken."""
+        return max(least, round(number * self.share))
+
+
+def effort_for(problem: Problem) -> Effort:
+    """Return how much work a search for the cheapest model may be."""
+    size, n_outputs = problem.network.free.size, problem.targets.n_answers
+    # What a row takes for a product with the curvature, outputs with all that is done to them.
+    each = 6 * (size + 16 * n_outputs)
+    usual = (_N_STAGES + _N_STEPS) * _N_PRODUCTS + len(_SHARES) * _N_QUASI_STEPS
+    allowed = _MOST_WORK // (usual * each)
+    n_rows = min(len(problem.training), _MOST_ROWS, max(_FEWEST_ROWS, allowed))
+    share = min(1.0, _MOST_WORK / (usual * each * n_rows))
+    held = _N_STARTS * (8 * _N_VECTORS * size + 4 * n_rows * problem.network.bytes_per_row())
+    return Effort(n_rows, share, held)
+
+
+@dataclass(frozen=True, eq=False)
+class Boundary:
+    """Models that are to give an answer at a row each, and what they cost.
+
+    Models are rows of a matrix: all free parameters one after the other.
+
+    Parameters
+    ----------
+    problem : Problem
+        What the searches have in common, in double precision.
+    inverse : Preconditioner or None
+        An inverse of the curvature; None where there is none.
+    query : tuple of Tensor of shape (n_searches, ...)
+        Values at the cut of the row of each search.
+    original : Prediction
+        What the given network predicts for it.
+    target : Tensor of shape (n_searches,)
+        The answers.
+    index, count : Tensor of shape (n_searches, n_rows)
+        Training rows that tell what a model costs, and how many rows each of them stands for.
+    given : Prediction
+        What the given network predicts for these.
+    """
+
+    problem: Problem
+    inverse: Preconditioner | None
+    query: Rows
+    original: Prediction
+    target: Tensor
+    index: Tensor
+    count: Tensor
+    given: Prediction
+
+    def repeated(self, times: int) -> Boundary:
+        """Return all searches several times, one after the other."""
+
+        def again(part: Tensor) -> Tensor:
+            return torch.cat([part] * times)
+
+        return replace(
+            self,
+            query=tuple(map(again, self.query)),
+            original=self.original.map(again),
+            target=again(self.target),
+            index=again(self.index),
+            count=again(self.count),
+            given=self.given.map(again),
+        )
+
+    def start(self) -> Tensor:
+        """Return the given network, once for each search."""
+        start = self.problem.network.free.start
+        return _matrix({name: v[None] for name, v in start.items()}).repeat(len(self.target), 1)
+
+    def free(self, models: Tensor) -> Free:
+        """Return the free parameters of models."""
+        start = self.problem.network.free.start
+        parts = models.split([value.numel() for value in start.values()], dim=1)
+        return {
+            name: part.reshape(-1, *value.shape)
+            for (name, value), part in zip(start.items(), parts, strict=True)
+        }
+
+    def solve(self, vectors: Tensor) -> Tensor:
+        """Return products with the inverse curvature."""
+        return vectors if self.inverse is None else _matrix(self.inverse(self.free(vectors)))
+
+    def score(self, free: Free) -> Tensor:
+        """Return how far beyond the answer models are."""
+        targets: Any = self.problem.targets
+        weights = self.problem.network.free.weights(free)
+        at_query = predict_at_query(self.problem.network, weights, self.query)
+        return targets.score(at_query, self.original, self.target) - targets.level
+
+    def slope(self, models: Tensor) -> tuple[Tensor, Tensor]:
+        """Return how far beyond the answer models are, and the gradient of it."""
+        free = leaves(self.free(models))
+        score = self.score(free)
+        return score.detach(), _gradient(score, free)
+
+    def cost(self, prediction: Any, free: Free) -> Tensor:
+        """Return what models cost that predict this for the training rows."""
+        return (self.given.kl(prediction) * self.count).sum(dim=1) + self.prior(free)
+
+    def prior(self, free: Free) -> Tensor:
+        """Return what it costs to be away from the given network."""
+        start = self.problem.network.free.start
+        squares = [(v - start[name]).flatten(1).square().sum(dim=1) for name, v in free.items()]
+        return prior_precision(self.problem) / 2 * torch.stack(squares).sum(dim=0)
+
+    @torch.no_grad()
+    def costs(self, models: Tensor) -> Tensor:
+        """Return what models cost; infinite where that is not a number."""
+        free = self.free(models)
+        cost = self.cost(self.problem.predict_each(free, self.index), free)
+        return torch.nan_to_num(cost, torch.inf, torch.inf)
+
+    def back(
+        self, models: Tensor, level: Tensor | float = 0.0, natural: bool = True
+    ) -> tuple[Tensor, Tensor]:
+        """Lead models to where their scores have a level; return them, and who has got there."""
+        score, normal = self.slope(models)
+        for _ in range(_N_BACK):
+            gap = level - score
+            off = gap.abs() > _AT_ANSWER
+            if not off.any():
+                break
+            way = self.solve(normal) if natural else normal
+            length = torch.where(off, gap / _dot(normal, way).clamp(min=_TINY), 0.0)
+            models = torch.nan_to_num(models + length[:, None] * way, 0.0, 0.0, 0.0)
+            score, normal = self.slope(models)
+        return models, (score - level).abs() < NEAR_ANSWER
+
+    def tried(
+        self, models: Tensor, costs: Tensor, step: Tensor, level: Tensor | float = 0.0
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the cheapest models on the way of a step, what they cost, and the shares taken."""
+        best, least, taken = models, costs, torch.zeros_like(costs)
+        for share in _SHARES:
+            trial, there = self.back(models + share * step, level)
+            found = torch.where(there, self.costs(trial), torch.inf)
+            better = found < least
+            best = torch.where(better[:, None], trial, best)
+            least = torch.where(better, found, least)
+            taken = torch.where(better, share, taken)
+        return best, least, taken
+
+
+def _newton_step(
+    boundary: Boundary, models: Tensor, level: Tensor | float, damping: Tensor, n_products: int
+) -> Tensor:
+    """Return the way to the cheapest models of a level, by a quadratic model of the cost."""
+    free = leaves(boundary.free(models))
+    prediction = boundary.problem.predict_each(free, boundary.index)
+    parts, values = prediction.parts, list(free.values())
+    # Gradients are linear in what goes in at the outputs: their derivative by it leads forward.
+    seeds = [torch.zeros_like(part, requires_grad=True) for part in parts]
+    ways: Any = {"retain_graph": True, "materialize_grads": True}
+    with NetworkErrors():
+        backward = torch.autograd.grad(_inner(parts, seeds), values, create_graph=True, **ways)
+        cost = boundary.cost(prediction, free)
+        gradient = _matrix(torch.autograd.grad(cost.sum(), values, **ways))
+    score, normal = boundary.slope(models)
+    scales = [scale * boundary.count[..., None] for scale in _information(prediction)]
+    diagonal = (prior_precision(boundary.problem) + damping)[:, None]
+
+    def product(vectors: Tensor) -> Tensor:
+        with NetworkErrors():
+            along = _inner(backward, list(boundary.free(vectors).values()))
+            forward = torch.autograd.grad(along, seeds, **ways)
+            outer = [scale * part for scale, part in zip(scales, forward, strict=True)]
+            found = torch.autograd.grad(_inner(parts, outer), values, **ways)
+        return _matrix(found) + diagonal * vectors
+
+    steep = boundary.solve(normal)
+    slope = _dot(normal, steep).clamp(min=_TINY)
+
+    def tangent(vectors: Tensor) -> Tensor:
+        solved = boundary.solve(vectors)
+        return solved - (_dot(normal, solved) / slope)[:, None] * steep
+
+    step = ((level - score) / slope)[:, None] * steep
+    residual = gradient + product(step)
+    solved = tangent(residual)
+    direction, size = -solved, _dot(residual, solved)
+    first, running = size, size > 0
+    for _ in range(n_products):
+        if not running.any():
+            break
+        image = product(direction)
+        bend = _dot(direction, image)
+        running = running & (bend > 0)
+        length = torch.where(running, size / bend.clamp(min=_TINY), 0.0)[:, None]
+        step, residual = step + length * direction, residual + length * image
+        solved = tangent(residual)
+        before, size = size, _dot(residual, solved)
+        running = running & (size > _RESIDUAL**2 * first)
+        direction = (size / before.clamp(min=_TINY))[:, None] * direction - solved
+    return torch.nan_to_num(step, 0.0, 0.0, 0.0)
+
+
+class _Ending:
+    """Tells which searches still gain something."""
+
+    def __init__(self, costs: Tensor, patience: int = _PATIENCE) -> None:
+        self._patience = patience
+        self._without = torch.zeros_like(costs)
+        self.running = torch.isfinite(costs)
+
+    def note(self, before: Tensor, after: Tensor) -> None:
+        """Take costs before and after a step."""
+        little = before - after < _LEAST_GAIN * before
+        self._without = torch.where(little, self._without + 1, 0)
+        self.running = self.running & (self._without < self._patience)
+
+
+def _newton(
+    boundary: Boundary, models: Tensor, costs: Tensor, effort: Effort, in_stages: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Make models cheaper by Gauss-Newton steps, or lead them to the answer in stages."""
+    n_products, n_steps = effort.of(_N_PRODUCTS, 4), effort.of(_N_STEPS)
+    with torch.no_grad():
+        score = boundary.score(boundary.free(models))
+    damping, level = torch.full_like(costs, _DAMPING), torch.zeros_like(score)
+    ending = _Ending(torch.zeros_like(costs) if in_stages else costs)
+    for number in range(_N_STAGES if in_stages else n_steps):
+        if not ending.running.any():
+            break
+        if in_stages:
+            # A model of the next level may cost whatever it costs.
+            level, costs = score * (1 - (number + 1) / _N_STAGES), torch.full_like(costs, torch.inf)
+        step = _newton_step(boundary, models, level, damping, n_products)
+        new, found, taken = boundary.tried(models, costs, step, level)
+        if not in_stages:
+            found = torch.where(ending.running, found, costs)
+            new = torch.where(ending.running[:, None], new, models)
+            ending.note(costs, found)
+        models, costs = new, found
+        damping = torch.where(taken >= _SHARES[1], damping * _LESS, damping)
+        damping = torch.where(taken < _SHARES[2], damping * _MORE, damping)
+        damping = damping.clamp(min=_LEAST_DAMPING)
+    return models, costs
+
+
+def _quasi_newton(boundary: Boundary, models: Tensor, costs: Tensor, effort: Effort) -> Tensor:
+    """Make models cheaper by L-BFGS along the boundary."""
+    pairs: list[tuple[Tensor, Tensor, Tensor]] = []
+    last: tuple[Tensor, Tensor] | None = None
+    length, ending = torch.ones_like(costs), _Ending(costs, _MORE_PATIENCE)
+    for _ in range(effort.of(_N_QUASI_STEPS)):
+        if not ending.running.any():
+            break
+        free = leaves(boundary.free(models))
+        gradient = _gradient(
+            boundary.cost(boundary.problem.predict_each(free, boundary.index), free), free
+        )
+        normal = boundary.slope(models)[1]
+        steep = boundary.solve(normal)
+        slope = _dot(normal, steep).clamp(min=_TINY)
+        # The gradient of the cost of a model that is led back to the boundary.
+        gradient = gradient - (_dot(gradient, steep) / slope)[:, None] * normal
+        if last is not None:
+            moved, change = models - last[0], gradient - last[1]
+            fine = _dot(moved, change) > 1e-10 * moved.norm(dim=1) * change.norm(dim=1)
+            pairs = [*pairs, (moved, change, fine)][-_MEMORY:]
+        last = models, gradient
+        step = -_inverse_product(boundary.solve, pairs, gradient)
+        step = step - (_dot(normal, step) / slope)[:, None] * steep
+        fresh = ~torch.stack([torch.zeros_like(ending.running), *(p[2] for p in pairs)]).any(dim=0)
+        step = torch.where(fresh, length, 1.0)[:, None] * torch.nan_to_num(step, 0.0, 0.0, 0.0)
+        new, found, taken = boundary.tried(models, costs, step)
+        found = torch.where(ending.running, found, costs)
+        new = torch.where(ending.running[:, None], new, models)
+        ending.note(costs, found)
+        models, costs, failed = new, found, taken == 0
+        # What does not help is forgotten; then steps become shorter.
+        pairs = [(moved, change, fine & ~failed) for moved, change, fine in pairs]
+        length = torch.where(failed & fresh, length * _SHARES[2], torch.where(failed, length, 1.0))
+    return models
+
+
+def _inverse_product(
+    solve: Callable[[Tensor], Tensor], pairs: list[tuple[Tensor, Tensor, Tensor]], vectors: Tensor
+) -> Tensor:
+    """Return products with the inverse curvature that pairs of moves and changes tell."""
+    factors = []
+    for moved, change, fine in reversed(pairs):
+        rate = torch.where(fine, 1 / _dot(moved, change), 0.0)
+        part = rate * _dot(moved, vectors)
+        factors.append((rate, part))
+        vectors = vectors - part[:, None] * change
+    vectors = solve(vectors)
+    for (moved, change, _), (rate, part) in zip(pairs, reversed(factors), strict=True):
+        vectors = vectors + (part - rate * _dot(change, vectors))[:, None] * moved
+    return vectors
+
+
+def cheapest_models(
+    boundary: Boundary, found: Tensor, known: Tensor, effort: Effort
+) -> list[Tensor]:
+    """Return the cheapest models that give the answers, from several starts.
+
+    Parameters
+    ----------
+    boundary : Boundary
+        The searches.
+    found : Tensor of shape (n_searches, n_parameters)
+        Models that a search has found.
+    known : Tensor of shape (n_searches,), dtype bool
+        For which there is one.
+    effort : Effort
+        How much work it may be.
+
+    Returns
+    -------
+    list of Tensor of shape (n_searches, n_parameters)
+        Models, the found ones among them. Some do not give the answer.
+    """
+    given = boundary.start()
+    own, there = boundary.back(torch.where(known[:, None], found, given))
+    of_own = torch.where(known & there, boundary.costs(own), torch.inf)
+    first, of_first = _newton(boundary, given, torch.full_like(of_own, torch.inf), effort, True)
+    better = of_own < of_first
+    first = torch.where(better[:, None], own, first)
+    starts = [(first, torch.where(better, of_own, of_first))]
+    if effort.share == 1:
+        # Jumps lead elsewhere than small steps; kinks stop one or the other.
+        for natural in (True, False):
+            jump, there = boundary.back(given, natural=natural)
+            starts.append((jump, torch.where(there, boundary.costs(jump), torch.inf)))
+    every = boundary.repeated(len(starts))
+    models, costs = (torch.cat(part) for part in zip(*starts, strict=True))
+    ends = _quasi_newton(every, *_newton(every, models, costs, effort), effort)
+    return [*ends.chunk(len(starts)), own, found]
+
+
+def _information(prediction: Any) -> list[Tensor]:
+    """Return what a small change of each part of a prediction costs: the Fisher information."""
+    if isinstance(prediction, Categorical):
+        return [prediction.log_proba.detach().exp()]
+    variance = prediction.variance.detach()
+    return [1 / variance, 0.5 / variance**2]
+
+
+def _gradient(values: Tensor, free: Free) -> Tensor:
+    with NetworkErrors():
+        return _matrix(
+            torch.autograd.grad(values.sum(), list(free.values()), materialize_grads=True)
+        )
+
+
+def _matrix(free: Any) -> Tensor:
+    """Return parameters of models as rows of a matrix."""
+    parts = free.values() if isinstance(free, dict) else free
+    return torch.cat([part.detach().flatten(1) for part in parts], dim=1)
+
+
+def _inner(first: Sequence[Tensor], second: Sequence[Tensor]) -> Tensor:
+    """Return the inner product of tensors; autograd imports much where it takes it itself."""
+    return torch.stack([(a * b).sum() for a, b in zip(first, second, strict=True)]).sum()
+
+
+def _dot(first: Tensor, second: Tensor) -> Tensor:
+    return (first * second).sum(dim=1)

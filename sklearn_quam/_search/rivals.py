@@ -1,0 +1,233 @@
+"""What rivals cost: the first models of searches that give another answer, made cheaper."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .._curvature.preconditioner import DiagonalInverse, LayerInverse, Preconditioner
+from .._network.free import Free, FreeNetwork
+from .._network.inputs.rows import Inputs, as_double
+from .._network.limits import Limits, slices
+from .._network.outputs import NetworkErrors
+from .._network.predictions import Prediction
+from ..exceptions import NetworkError
+from .adversarial import AdversarialModels
+from .natural.chains import ChainSteps
+from .natural.refine import (
+    NEAR_ANSWER,
+    Boundary,
+    Effort,
+    cheapest_models,
+    effort_for,
+)
+from .penalty import PenaltySteps
+from .problem import Problem
+from .run import Candidates
+from .sampling import BestSampler, replace_rows
+
+_ROWS_AT_ONCE = 512
+# Of the training rows that tell what a model costs, where not all do: those that pay most.
+_SHARE_OF_TOP = 0.75
+
+
+class RivalKeeper(BestSampler):
+    """Keeps the first model of each search that has come to another answer."""
+
+    keeps_models = True
+
+    def on_candidates(self, candidates: Candidates) -> None:
+        """Keep the models that have just come there."""
+        places = candidates.running.nonzero()[:, 0]
+        number, free = candidates.pick(candidates.running)
+        prediction: Any = candidates.evaluation.at_query
+        targets: Any = self.problem.targets
+        score = targets.score(prediction[places], self.original[number], self.target[number])
+        first = (score >= targets.level) & ~self.found[number]
+        self.found[number] |= first
+        for name, kept in self.models.items():
+            self.models[name] = replace_rows(kept, number, first, free[name])
+
+    def finish(self) -> None:
+        """Hand over nothing: the models themselves are wanted."""
+
+
+def refined_prices(
+    models: AdversarialModels, inputs: Inputs, original: Prediction, limits: Limits
+) -> np.ndarray:
+    """Return what each answer costs by the cheapest model, (n_rows, n_answers), in nats.
+
+    Parameters
+    ----------
+    models : AdversarialModels
+        Prepared searches.
+    inputs : Inputs
+        Rows as the network takes them.
+    original : Prediction
+        What the given network predicts for them.
+    limits : Limits
+        How many searches may run together.
+
+    Returns
+    -------
+    ndarray of shape (n_rows, n_answers)
+        Costs on all training rows, and of the prior. What the way of a search says is taken where
+        the network is too large to go on, or cannot be differentiated twice.
+    """
+    if not effort_for(models.problem).is_enough:
+        return models.prices(inputs, original, limits)
+    prices = np.full((len(inputs), models.problem.targets.n_answers), np.inf)
+    for rows, targets, nats, _ in cheapest_rivals(models, inputs, original, limits):
+        numbers = np.arange(len(inputs))[rows, None]
+        prices[numbers, targets.cpu().numpy()] = nats.reshape(targets.shape).cpu().numpy()
+    return prices
+
+
+def cheapest_rivals(
+    models: AdversarialModels, inputs: Inputs, original: Prediction, limits: Limits
+) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
+    """Yield the cheapest models for some rows at a time; see `refined_prices`.
+
+    Yields
+    ------
+    rows : slice
+        The rows.
+    targets : Tensor of shape (n_rows, n_targets)
+        Their answers.
+    nats : Tensor of shape (n_rows * n_targets,)
+        What the answers cost.
+    rivals : Tensor of shape (n_rows * n_targets, n_parameters)
+        Models that give them; the given network where nothing was to be found.
+    """
+    effort = effort_for(models.problem)
+    at_once = limits.number_that_fits(effort.bytes)
+    fewer = replace(limits, at_once=min(at_once, limits.at_once))
+    for rows in slices(len(inputs), max(1, at_once // models.problem.targets.count)):
+        for keeper, targets in models.watched(inputs[rows], original[rows], RivalKeeper, fewer):
+            yield rows, targets, *_refined(models, keeper, effort)
+
+
+def _refined(models: AdversarialModels, keeper: Any, effort: Effort) -> tuple[Tensor, Tensor]:
+    """Return what the answers of searches cost, and models that give them."""
+    path = as_double(keeper.answers.costs()) * models.problem.n_training_rows
+    rivals = torch.cat([as_double(value.flatten(1)) for value in keeper.models.values()], dim=1)
+    some = (path > 0).nonzero()[:, 0]
+    if not len(some):
+        return path, rivals
+    try:
+        costs, best = _least(models, keeper, some, effort)
+    except NetworkError:
+        # Not every network can be differentiated twice, or run in double precision.
+        return path, rivals
+    costs = torch.where(torch.isfinite(costs), costs, path[some])
+    return path.index_copy(0, some, costs), rivals.index_copy(0, some, best)
+
+
+def _exact_problem(problem: Problem) -> Problem:
+    """Return a problem in double precision, where the device has it."""
+    if problem.training.target.device.type == "mps":
+        return problem
+    network = problem.network
+    free, executor = network.free, network.executor
+    free = replace(
+        free,
+        start={name: as_double(value) for name, value in free.start.items()},
+        updates={name: (as_double(w), scale) for name, (w, scale) in free.updates.items()},
+    )
+    with NetworkErrors():
+        module = copy.deepcopy(executor.module).double()
+    executor = type(executor)(module, executor.likelihood)
+    exact: FreeNetwork = replace(network, free=free, executor=executor)
+    return replace(problem, network=exact, training=problem.training.in_double())
+
+
+def _least(
+    models: AdversarialModels, keeper: Any, some: Tensor, effort: Effort
+) -> tuple[Tensor, Tensor]:
+    """Return what the cheapest models for some searches cost, infinite if none is, and these."""
+    problem = _exact_problem(models.problem)
+    network = problem.network
+    start = {name: value[None] for name, value in network.free.start.items()}
+    given = _on_training(problem, start)[0]
+    found = {name: as_double(value[some]) for name, value in keeper.models.items()}
+    weight = problem.training.weight
+    weight = torch.ones_like(problem.training.losses) if weight is None else weight
+    weight = weight * problem.n_training_rows / len(weight)
+    index, count = _witnesses(given.kl(_on_training(problem, found)) * weight, effort.n_rows)
+    boundary = Boundary(
+        problem,
+        _exact_inverse(models.steps),
+        tuple(as_double(part[some]) for part in keeper.query),
+        keeper.original[some].map(as_double),
+        keeper.target[some],
+        index,
+        count * weight[index],
+        given[index],
+    )
+    own = torch.cat([value.flatten(1) for value in found.values()], dim=1)
+    best, least = boundary.start(), torch.full_like(own[:, 0], torch.inf)
+    # All training rows have the last word.
+    for candidates in cheapest_models(boundary, own, keeper.found[some], effort):
+        free = boundary.free(candidates)
+        with torch.no_grad():
+            nats = given.kl(_on_training(problem, free)) @ weight + boundary.prior(free)
+            reached = boundary.score(free) > -NEAR_ANSWER
+        better = reached & (nats < least)
+        best = torch.where(better[:, None], candidates, best)
+        least = torch.where(better, nats, least)
+    return least, best
+
+
+@torch.no_grad()
+def _on_training(problem: Problem, free: Free) -> Any:
+    """Return what models predict for all training rows."""
+    training = problem.training
+    parts: list[Any] = [
+        problem.network.predict(free, training.rows_at(rows))
+        for rows in slices(len(training), _ROWS_AT_ONCE)
+    ]
+    return parts[0].cat(parts, dim=1)
+
+
+def _witnesses(nats: Tensor, n_rows: int) -> tuple[Tensor, Tensor]:
+    """Return training rows that tell what models cost, and how many each of them stands for.
+
+    Where not all of them do, they are those that pay most for what a search has found, and some
+    of the others.
+    """
+    n_all = nats.shape[1]
+    if n_rows == n_all:
+        return torch.arange(n_all, device=nats.device).expand_as(nats), torch.ones_like(nats)
+    n_top = int(_SHARE_OF_TOP * n_rows)
+    order = nats.argsort(dim=1, descending=True, stable=True)
+    # Evenly over the others, in the order of what they pay.
+    drawn = torch.linspace(n_top, n_all - 1, n_rows - n_top, device=nats.device).round().long()
+    index = torch.cat([order[:, :n_top], order[:, drawn]], dim=1)
+    count = torch.ones_like(nats[:, :n_rows])
+    count[:, n_top:] = (n_all - n_top) / (n_rows - n_top)
+    return index, count
+
+
+def _exact_inverse(steps: Any) -> Preconditioner | None:
+    """Return the inverse curvature that steps go by, in double precision; None if they do not."""
+    if isinstance(steps, ChainSteps):
+        blocks: Any = steps.inverses
+    elif isinstance(steps, PenaltySteps):
+        return None
+    else:
+        blocks = steps.preconditioner.blocks
+    return Preconditioner(tuple(_exact_block(block) for block in blocks))
+
+
+def _exact_block(block: LayerInverse | DiagonalInverse) -> LayerInverse | DiagonalInverse:
+    if isinstance(block, DiagonalInverse):
+        return replace(block, values=as_double(block.values))
+    inputs, outputs = as_double(block.inputs), as_double(block.outputs)
+    # Conjugate gradients need a symmetric one; single precision has rounded it.
+    return replace(block, inputs=(inputs + inputs.mT) / 2, outputs=(outputs + outputs.mT) / 2)
