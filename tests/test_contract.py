@@ -122,7 +122,6 @@ OTHER_VALUES = {
     "search__max_change": 3.0,
     "search__n_corrections": 3,
     "search__damping": 0.5,
-    "search__screen": 0.2,
     "n_training_rows": 1000,
     "max_training_rows": 10,
 }
