@@ -270,7 +270,7 @@ class AdversarialSearch(WeightChanging):
             Rows like those of the training data.
         refine : bool, default=True
             Look for the cheapest model that gives the answer: the cost on the training data is
-            minimised, which takes up to about a second for a row. A network with millions of
+            minimised, which takes a second or two for a row. A network with millions of
             searched parameters is not refined. False returns the estimate on the path of the
             search, which is fast and much higher for networks with hidden layers. It looks at fewer
             training rows, between steps it is interpolated, and it is without the prior.
