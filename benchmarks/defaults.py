@@ -34,7 +34,6 @@ SETTINGS = {
     "64 rows": {"search__n_rows": 64},
     "all rows": {"search__n_rows": 10_000},
     "one correction": {"search__n_corrections": 1},
-    "screen 0.2": {"search__screen": 0.2},
     "3 targets": {"targets": 3},
     "last layer searched": {"parameters": "last_layer"},
     "linear search": {"search": "linear"},

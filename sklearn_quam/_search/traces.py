@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,15 @@ from .._network.inputs.rows import Inputs
 from .._network.limits import Limits, slices
 from .._network.predictions import Prediction
 from .adversarial import AdversarialModels
+from .natural.path import NaturalSteps
 from .rivals import RivalKeeper
 from .run import Visit
 from .sampling import BestSampler, Sampler
 
 # Training rows of one pass over all of them.
 _ROWS_AT_ONCE = 512
+# Steps of a search whose first model with another answer is looked at closely.
+_CLOSE_STEPS = 20
 
 
 class _ModelKeeper(BestSampler):
@@ -127,6 +131,10 @@ def costs_of_rivals(
         that the given network does not give itself.
     """
     problem, found = models.problem, dict[Any, np.ndarray]()
+    if isinstance(models.steps, NaturalSteps):
+        # The first model beyond the answer should not be far beyond it.
+        n_steps = max(models.steps.n_steps, _CLOSE_STEPS)
+        models = replace(models, steps=replace(models.steps, n_steps=n_steps))
     targets: Any = problem.targets
     for keeper, number, target in models.searches_of_row(inputs, original, RivalKeeper, limits):
         own = targets.is_original(original, keeper.target[number : number + 1][None])

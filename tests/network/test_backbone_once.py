@@ -62,7 +62,6 @@ def fitted(kind, scale=1.0, **arguments):
 
 SEARCHES = {
     "natural": {"search": NaturalSearch(n_steps=4)},
-    "screened": {"search": NaturalSearch(n_steps=4, screen=0.5)},
     "exact": {"search": NaturalSearch(n_steps=4, n_corrections=1)},
     "linear": {"search": LinearSearch()},
     "penalty": {"search": PenaltySearch(n_steps=4)},
@@ -139,7 +138,7 @@ def test_the_given_prediction_is_that_of_the_network(methods, name):
 
 @pytest.mark.parametrize(
     ("name", "passes"),
-    [("QUAM natural", 2), ("QUAM screened", 2), ("QUAM exact", 3), ("QUAM regressor", 2)]
+    [("QUAM natural", 2), ("QUAM exact", 3), ("QUAM regressor", 2)]
     + [("Laplace", 2), ("Laplace regressor", 2), ("SWAG", 2), ("MC dropout", 1)],
 )
 def test_passes_of_fit_over_the_training_rows(name, passes):

@@ -409,31 +409,6 @@ def test_rows_that_the_network_is_unsure_of_tell_what_a_rival_costs():
     assert arguments._sensitivity(weight, gaussian) is weight
 
 
-# -- screening -------------------------------------------------------------------------------
-
-
-def test_a_screen_searches_for_doubtful_rows_only():
-    rows, y, unknown = blobs(600)
-    net = network_of_blobs(rows, y)
-    both = np.concatenate([rows[:40], unknown[:20]])
-    answers = {
-        name: QUAMClassifier(net, search=search, random_state=0)
-        .fit(rows, y)
-        .predict_uncertainty(both)
-        .epistemic
-        for name, search in (
-            ("natural", NaturalSearch()),
-            ("linear", LinearSearch()),
-            ("screened", NaturalSearch(screen=0.2)),
-        )
-    }
-    searched = np.isclose(answers["screened"], answers["natural"], rtol=1e-6)
-    left = np.isclose(answers["screened"], answers["linear"], rtol=1e-6)
-    assert (searched ^ left).all()
-    assert 0 < searched[:40].mean() < 0.5
-    assert searched[40:].mean() > searched[:40].mean()
-
-
 # -- accelerators ----------------------------------------------------------------------------
 
 # Fake tensors of a GPU where torch was built for one, else those of the device without memory.
@@ -512,7 +487,7 @@ def test_a_step_stays_on_its_device_and_reads_nothing_back(search, kind, n_out, 
 # -- the object ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("search", [NaturalSearch(), LinearSearch(), NaturalSearch(screen=0.3)])
+@pytest.mark.parametrize("search", [NaturalSearch(), LinearSearch()])
 @pytest.mark.parametrize(
     ("kind", "n_out", "y"), [(QUAMClassifier, 3, LABELS), (QUAMRegressor, 1, TARGET)]
 )

@@ -98,7 +98,6 @@ ARGUMENTS = {
     "low rank": {"parameters": LoRA(rank=2, layers=["0", "2"])},
     "names": {"parameters": ["0.weight", "2.bias"]},
     "whole": {"parameters": "all"},
-    "screened": {"search": NaturalSearch(screen=0.5)},
     "corrected": {"search": NaturalSearch(n_corrections=1), "parameters": "all"},
     "untargeted": {"search": "penalty", "targets": "untargeted", "max_training_rows": 40},
     "device": {"device": torch.device("cpu"), "temperature": np.float32(2)},

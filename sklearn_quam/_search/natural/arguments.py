@@ -79,8 +79,8 @@ class NaturalSearch(BaseEstimator):
     --------
     >>> from sklearn_quam import NaturalSearch, QUAMClassifier
     >>> est = QUAMClassifier(search=NaturalSearch(n_rows=64))
-    >>> est.set_params(search__n_steps=5).search
-    NaturalSearch(n_rows=64, n_steps=5)
+    >>> est.set_params(search__n_steps=10).search
+    NaturalSearch(n_rows=64, n_steps=10)
     """
 
     _parameter_constraints: ClassVar[dict] = {
