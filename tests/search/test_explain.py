@@ -7,6 +7,7 @@ from sklearn.neural_network import MLPClassifier
 from torch import nn
 
 from sklearn_quam import NaturalSearch, QUAMClassifier, QUAMRegressor
+from sklearn_quam._search import traces
 
 from ..networks import train
 
@@ -44,7 +45,8 @@ def test_every_search_tells_who_pays(module, search):
 
 
 def test_those_who_stand_by_the_network_pay_most(module):
-    est = QUAMClassifier(module, random_state=0).fit(X, Y)
+    search = NaturalSearch(n_steps=20, n_rows=60)
+    est = QUAMClassifier(module, search=search, random_state=0).fit(X, Y)
     for target in (1, 2):
         table = est.explain_rival(NEAR, target)
         assert (Y[table["row"][:3]] != target).all()
@@ -52,7 +54,8 @@ def test_those_who_stand_by_the_network_pay_most(module):
         assert table["cost"].sum() >= est.rival_costs(NEAR, refine=False)[0, target] - 1e-9
 
 
-def test_costs_are_exact():
+def test_costs_are_exact(monkeypatch):
+    monkeypatch.setattr(traces, "_CLOSE_STEPS", 1)
     torch.manual_seed(0)
     module = train(nn.Linear(2, 3).double(), X, Y, n_epochs=60)
     # A single step leads a linear network to the goal: there is one model only.

@@ -100,7 +100,7 @@ def test_linear_regression_has_the_posterior_variance(search, temperature):
 def test_a_last_layer_is_as_cheap_as_the_exact_solution():
     """The cheapest change of logits k c with log-odds s, by another solver."""
     net = LogisticRegression(C=10.0).fit(X, LABELS)
-    est = QUAMClassifier(net, search=NaturalSearch(n_steps=40, goal=4.0)).fit(X, LABELS)
+    est = QUAMClassifier(net, search=NaturalSearch(n_steps=40, goal=4.0, n_rows=60)).fit(X, LABELS)
     models = est._fitted.models
     assert isinstance(models.steps, ChainSteps)
     with_one = np.c_[X, np.ones(len(X))]
@@ -138,7 +138,9 @@ def test_a_last_layer_is_as_cheap_as_the_exact_solution():
 @pytest.mark.parametrize(
     ("kind", "n_out", "y"), [(QUAMClassifier, 3, LABELS), (QUAMRegressor, 1, TARGET)]
 )
-@pytest.mark.parametrize("search", [NaturalSearch(n_corrections=0, n_steps=6), LinearSearch()])
+@pytest.mark.parametrize(
+    "search", [NaturalSearch(n_corrections=0, n_steps=6, n_rows=60), LinearSearch()]
+)
 def test_chains_give_what_automatic_gradients_give(monkeypatch, kind, n_out, y, parameters, search):
     net = trained(n_out, y)
     found = []
@@ -204,7 +206,7 @@ def test_the_number_of_steps_does_not_matter():
     net = network_of_blobs(rows, y)
     both = np.concatenate([rows[:40], unknown[:40]])
     found = [
-        QUAMClassifier(net, search=NaturalSearch(n_steps=n), random_state=0)
+        QUAMClassifier(net, search=NaturalSearch(n_steps=n, n_rows=128), random_state=0)
         .fit(rows, y)
         .predict_uncertainty(both)
         .epistemic
@@ -212,16 +214,17 @@ def test_the_number_of_steps_does_not_matter():
     ]
     for other in found[:2]:
         assert spearmanr(other, found[2]).statistic > 0.98
-        assert np.median(np.abs(other / found[2] - 1)) < 0.1
+        assert np.median(np.abs(other / found[2] - 1)) < 0.15
 
 
 def test_a_sample_of_the_training_rows_stands_for_all():
     rows, y, unknown = blobs(8000)
     net = network_of_blobs(rows, y, n_epochs=8)
     both = np.concatenate([rows[:60], unknown])
-    every = QUAMClassifier(net, random_state=0).fit(rows, y)
-    some = QUAMClassifier(net, random_state=0, n_training_rows=8000).fit(rows[:2000], y[:2000])
-    naive = QUAMClassifier(net, random_state=0).fit(rows[:2000], y[:2000])
+    options = {"search": NaturalSearch(n_rows=128), "random_state": 0}
+    every = QUAMClassifier(net, **options).fit(rows, y)
+    some = QUAMClassifier(net, **options, n_training_rows=8000).fit(rows[:2000], y[:2000])
+    naive = QUAMClassifier(net, **options).fit(rows[:2000], y[:2000])
     costs = [np.log(est.rival_costs(both, refine=False).clip(1e-9)) for est in (every, some, naive)]
     searched = every.rival_costs(both, refine=False) > 0
     off = [np.median((other - costs[0])[searched]) for other in costs[1:]]
@@ -307,7 +310,8 @@ def test_few_rows_tell_what_all_of_them_say():
 def test_what_is_called_feasible_is_so_on_all_rows():
     rows, y, unknown = blobs(4000)
     net = network_of_blobs(rows, y, n_epochs=10)
-    est = QUAMClassifier(net, random_state=0, slack=5.0).fit(rows, y)
+    search = NaturalSearch(n_rows=128)
+    est = QUAMClassifier(net, search=search, random_state=0, slack=5.0).fit(rows, y)
     models = est._fitted.models
     inputs = Inputs((torch.tensor(np.concatenate([rows[:25], unknown[:25]])),))
     inputs, original = models.given(inputs)
@@ -324,7 +328,8 @@ def test_what_is_called_feasible_is_so_on_all_rows():
     free = {name: value[chosen] for name, value in found.models.items()}
     query = tuple(part[chosen] for part in found.query)
     every = torch.arange(len(rows))
-    _, increase = models.problem.measure(free, query, 500, every)
+    on_training, _ = models.problem.predict(free, every, query)
+    increase = models.problem.expected_increase(on_training, every)
     assert float((increase <= models.problem.slack).float().mean()) >= 0.9
     # What users get has been measured on all rows.
     for of_row in est.adversarial_models(unknown[:2]):
@@ -365,7 +370,7 @@ def test_rows_are_chosen_for_each_row_alone(seed, n_rows):
     features = torch.tensor(rng.normal(size=(40, 3)))
     query = torch.tensor(rng.normal(size=(5, 3)))
     influence = Influence((features,), (torch.eye(4).double(),), None, float(rng.uniform()))
-    index, count, _ = influence.rows_for([query], n_rows)
+    index, count = influence.rows_for([query], n_rows)
     assert index.shape == count.shape == (5, n_rows)
     for row in range(5):
         alone = influence.rows_for([query[row : row + 1]], n_rows)
@@ -390,7 +395,7 @@ def test_rows_that_cost_nothing_are_not_looked_at_and_the_estimate_has_no_bias(s
     moved = (query @ features.T + 1).square()[0]
     exact = (sensitivity * moved).sum()
     influence = Influence((features,), (torch.eye(4).double(),), sensitivity, float(rng.uniform()))
-    index, count, _ = influence.rows_for([query], n_rows)
+    index, count = influence.rows_for([query], n_rows)
     assert not (count[index < 5] > 0).any()
     # To first order, what rows cost is what they were chosen by: the sum is then exact.
     found = (count[0] * (sensitivity * moved)[index[0]]).sum()

@@ -282,6 +282,7 @@ class ChainSteps(NaturalSteps):
         original: Any = witnesses.original
         log_proba, change = original.log_proba, state.change.to(reach)
         beyond = reach.new_empty(*reach.shape, change.shape[1])
+        every = reach.shape[1] == len(problem.training)
         n_bytes = beyond[0].numel() * change.shape[-1] * change.element_size()
         size = len(change) if change.device.type != "cpu" else max(1, _CACHE_BYTES // n_bytes)
         for rows in slices(len(change), size):
@@ -292,7 +293,9 @@ class ChainSteps(NaturalSteps):
             centred = change[rows, None] - mean[..., None]
             moved = torch.addcmul(log_proba[rows, :, None], reach[rows, :, None, None], centred)
             exact = torch.logsumexp(moved, dim=-1).clamp(min=0)
-            beyond[rows] = exact - reach[rows, :, None].square() / 2 * variance
+            beyond[rows] = exact - reach[rows, :, None].square() / 2 * variance * (not every)
+        if every:
+            return self.cost(problem, witnesses, beyond.mT, self._prior(state).to(beyond))
         quadratic = state.reach[:, None] * (state.change * state.pulled).sum(dim=-1) / 2
         # Rows that are not at hand are not moved as far as these: they do not count several times.
         beyond *= len(problem.training) / problem.n_training_rows
