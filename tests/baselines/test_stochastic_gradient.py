@@ -497,7 +497,8 @@ def test_a_memory_limit_changes_nothing(method):
     est = sampler(method, linear()).fit(X, Y)
     limited = sampler(method, linear(), memory_limit=1).fit(X, Y)
     inputs = limited._check_inputs(X)
-    groups = limited._fitted.models.predictions(inputs, limited._question(inputs).limits)
+    rows, _ = limited._fitted.models.given(inputs[:])
+    groups = limited._fitted.models.predictions(rows.parts, limited._question(inputs).limits)
     assert len(list(groups)) == len(flat(limited))
     # Hamiltonian Monte Carlo adds up the loss in smaller groups of rows.
     np.testing.assert_allclose(flat(limited), flat(est), rtol=1e-9)

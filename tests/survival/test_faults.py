@@ -17,6 +17,7 @@ from sklearn_quam import (
     QUAMClassifier,
     ReferenceClassifier,
 )
+from sklearn_quam._posterior import checkpoint
 from sklearn_quam.exceptions import FailedRowsWarning
 
 from .processes import apart, finish, line_of, start, wait_until_gone
@@ -156,6 +157,8 @@ def test_workers_that_are_killed_again_and_again_end_with_a_clear_error(tmp_path
 
 
 def always_killed(tmp_path, keep):
+    # A single chunk would need no workers.
+    checkpoint.ROWS_PER_CHUNK = 2
     est = QUAMClassifier(Fatal(), random_state=0, n_jobs=2).fit(X, Y)
     folder, words = (tmp_path, "kept in") if keep else (None, "not kept: pass checkpoint=")
     with pytest.raises(RuntimeError, match=rf"[0-8] of 9 rows are done.*{words}"):
@@ -211,6 +214,8 @@ def test_a_cluster_that_loses_a_worker_gives_the_same_numbers(tmp_path):
 def cluster_that_loses_a_worker(tmp_path):
     import distributed
 
+    # A single chunk would need no workers.
+    checkpoint.ROWS_PER_CHUNK = 2
     est, trap = deadly(tmp_path)
     expected = est.set_params(n_jobs=1).predict_uncertainty(some_bad(4))
     trap.touch()

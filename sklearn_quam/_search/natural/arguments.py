@@ -27,8 +27,9 @@ from .path import NaturalSteps
 _AUTO: dict[str, tuple[Any, Any]] = {"n_corrections": (0, 8)}
 # Prior precision: for each class, and of regressors.
 _PRECISION_OF_CLASS, _PRECISION_OF_VALUES = 0.01, 0.1
-# Training rows that tell what models cost: several layers bend further than one does.
-_N_ROWS_OF_HEAD, _N_ROWS = 16, 32
+# Training rows that tell what models cost: several layers bend further than one. Other networks
+# than chains take longer for other things, and less can be said about which rows matter.
+_N_ROWS_OF_HEAD, _N_ROWS_OF_CHAIN, _N_ROWS = 16, 32, 128
 # How unsure a network counts as being of a training row at least.
 _LEAST_UNSURE = 0.01
 _ROWS_AT_ONCE = 4096
@@ -67,8 +68,9 @@ class NaturalSearch(BaseEstimator):
     n_rows : int or "auto", default="auto"
         Training rows that tell what the models for a row cost: three quarters of them those that
         are likely to cost most, the rest drawn from all others. All are taken if there are no
-        more. "auto" is 32, and 16 where a single linear layer is searched: its cost is known to
-        second order for all training rows, and these rows tell the rest.
+        more. "auto" is 32 where linear layers at the end of a network are searched, 16 where it
+        is a single one (its cost is known to second order for all training rows, and these rows
+        tell the rest), and 128 elsewhere.
 
     See Also
     --------
@@ -258,7 +260,8 @@ def _measured_steps(
     start = float(torch.rand((), generator=generator))
     wanted: Any = search.n_rows
     if wanted == "auto":
-        wanted = _N_ROWS_OF_HEAD if is_linear(network) and not task else _N_ROWS
+        wanted = _N_ROWS_OF_CHAIN if isinstance(network.executor, ChainExecutor) else _N_ROWS
+        wanted = _N_ROWS_OF_HEAD if is_linear(network) and not task else wanted
     n_rows = min(wanted, len(training))
     ways: Any = {"n_steps": search.n_steps, "goal": search.goal, "n_rows": n_rows, "start": start}
     ways["precision"] = precision or 0.0
