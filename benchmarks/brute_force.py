@@ -28,7 +28,7 @@ from torch import nn
 from torch.func import functional_call
 
 from sklearn_quam import LinearSearch, NaturalSearch, QUAMClassifier
-from sklearn_quam._search.natural.refine import prior_precision
+from sklearn_quam._search.natural.path import default_precision
 from sklearn_quam._search.rivals import cheapest_rivals
 
 from .paper.runs import options, report, run
@@ -181,7 +181,7 @@ def judge(case):
     found = {"refined": est.rival_costs(rows), "path": est.rival_costs(rows, refine=False)}
     found["linear"] = cheap.rival_costs(rows, refine=False)
     refined, on_path = refined_models(est, rows), est.adversarial_models(rows)
-    brute = Brute(module, train, prior_precision(est._fitted.models.problem))
+    brute = Brute(module, train, default_precision(est._fitted.models.problem))
     costs = []
     for number, target in zip(*np.nonzero(found["path"]), strict=True):
         row = rows[number]

@@ -15,7 +15,7 @@ from torch import nn
 
 from sklearn_quam import NaturalSearch, QUAMClassifier, QUAMRegressor
 from sklearn_quam._search import rivals
-from sklearn_quam._search.natural.refine import prior_precision
+from sklearn_quam._search.natural.path import default_precision
 from sklearn_quam._search.rivals import _witnesses, cheapest_rivals
 from sklearn_quam.exceptions import NetworkError
 
@@ -50,7 +50,7 @@ class Solver:
         start = est._fitted.models.problem.network.free.start
         self.shapes = [tuple(part.shape) for part in start.values()]
         self.given = np.concatenate([part.double().numpy().ravel() for part in start.values()])
-        self.rows, self.tau = rows, prior_precision(est._fitted.models.problem)
+        self.rows, self.tau = rows, default_precision(est._fitted.models.problem)
         self.log_proba = log_softmax(self.logits(self.given, rows), axis=1)
 
     def logits(self, vector, rows):
@@ -170,8 +170,8 @@ def test_a_mean_of_a_linear_regression_costs_what_the_posterior_says():
     # By hand: half the squared distance over the variance of the mean, in units of the noise.
     variance = float(est._fitted.predict(est._check_inputs(rows[:1]))[0].variance)
     design = np.c_[rows, np.ones(60)].astype(float)
-    precision = design.T @ design / variance + prior_precision(est._fitted.models.problem) * np.eye(
-        4
-    )
+    precision = design.T @ design / variance + default_precision(
+        est._fitted.models.problem
+    ) * np.eye(4)
     of_mean = np.einsum("ij,jk,ik->i", design[:3], np.linalg.inv(precision), design[:3])
     np.testing.assert_allclose(costs, (variance / of_mean / 2)[:, None].repeat(2, 1), rtol=1e-4)

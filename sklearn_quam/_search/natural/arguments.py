@@ -21,12 +21,10 @@ from ..problem import Problem
 from .chains import ChainSteps, chain_steps
 from .general import general_steps
 from .linear import LinearSteps
-from .path import NaturalSteps
+from .path import NaturalSteps, default_precision
 
 # What "auto" means for classes, and for real-valued outputs.
 _AUTO: dict[str, tuple[Any, Any]] = {"n_corrections": (0, 8)}
-# Prior precision: for each class, and of regressors.
-_PRECISION_OF_CLASS, _PRECISION_OF_VALUES = 0.01, 0.1
 # Training rows that tell what models cost: several layers bend further than one. Other networks
 # than chains take longer for other things, and less can be said about which rows matter.
 _N_ROWS_OF_HEAD, _N_ROWS_OF_CHAIN, _N_ROWS = 16, 32, 128
@@ -118,7 +116,7 @@ class NaturalSearch(BaseEstimator):
 
     def _steps(self, problem: Problem, generator: torch.Generator, limits: Limits) -> NaturalSteps:
         """Return the steps of a search."""
-        precision = prior_precision(self, problem.original_on_training)
+        precision = prior_precision(self, problem)
         return _natural_steps(self, problem, generator, limits, precision)[0]
 
 
@@ -162,7 +160,7 @@ class LinearSearch(BaseEstimator):
 
     def _steps(self, problem: Problem, generator: torch.Generator, limits: Limits) -> LinearSteps:
         """Return the steps of a search."""
-        precision = prior_precision(self, problem.original_on_training)
+        precision = prior_precision(self, problem)
         search = NaturalSearch(goal=self.goal, n_corrections=0)
         path: Any
         # The bands of values are to have the width that the prior gives them.
@@ -181,13 +179,13 @@ def is_linear(network: FreeNetwork) -> bool:
     return isinstance(executor, ChainExecutor) and len(executor.steps[1]) == 1
 
 
-def prior_precision(search: Any, on_training: Any) -> float | None:
+def prior_precision(search: Any, problem: Problem) -> float | None:
     """Return the precision of the prior around the given network; None is the most likely one."""
     if search.damping != "auto":
         return float(search.damping)
-    if isinstance(on_training, Categorical):
-        return _PRECISION_OF_CLASS * on_training.n_outputs
-    return None if isinstance(search, LinearSearch) else _PRECISION_OF_VALUES
+    if isinstance(search, LinearSearch) and _task(problem):
+        return None
+    return default_precision(problem)
 
 
 def _task(problem: Problem) -> int:

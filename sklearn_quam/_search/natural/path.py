@@ -15,6 +15,15 @@ from ..steps import Evaluation, State
 
 # For values: how far a search goes, in standard deviations of the mean in a linear model.
 _GOAL_OF_VALUES = 5.0
+# Precision of the prior around the given network: for each class, and for real-valued outputs.
+_PRECISION_OF_CLASS, _PRECISION_OF_VALUES = 0.01, 0.1
+
+
+def default_precision(problem: Problem) -> float:
+    """Return the precision tau of the prior around the given network."""
+    if problem.network.executor.likelihood.kind is Categorical:
+        return _PRECISION_OF_CLASS * problem.targets.n_answers
+    return _PRECISION_OF_VALUES
 
 
 @dataclass(frozen=True, eq=False)

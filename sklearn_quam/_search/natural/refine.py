@@ -23,9 +23,8 @@ from ..._network.predictions import Categorical, Prediction
 from ..._network.reference import Rows
 from ..problem import Problem
 from .general import leaves, predict_at_query
+from .path import default_precision
 
-# Precision of the prior around the given network: for each class, and for real-valued outputs.
-_PRECISION_OF_CLASS, _PRECISION_OF_VALUES = 0.01, 0.1
 _TINY = 1e-30
 # Equal shares of the way from the given network to the answer; Gauss-Newton and L-BFGS steps there.
 _N_STAGES, _N_STEPS, _N_QUASI_STEPS = 8, 12, 60
@@ -46,14 +45,6 @@ _DAMPING, _LEAST_DAMPING, _LESS, _MORE = 1e-3, 1e-6, 0.3, 4.0
 _MOST_ROWS, _FEWEST_ROWS, _MOST_WORK, _LEAST_EFFORT = 4096, 128, 2**30, 0.005
 # Values of a search that are held together: of so many starts, in numbers of its parameters.
 _N_STARTS, _N_VECTORS = 3, 2 * _MEMORY + 16
-
-
-def prior_precision(problem: Problem) -> float:
-    """Return the precision tau of the prior around the given network."""
-    likelihood = problem.network.executor.likelihood
-    if likelihood.kind is Categorical:
-        return _PRECISION_OF_CLASS * problem.targets.n_answers
-    return _PRECISION_OF_VALUES
 
 
 @dataclass(frozen=True)
@@ -185,7 +176,7 @@ class Boundary:
         """Return what it costs to be away from the given network."""
         start = self.problem.network.free.start
         squares = [(v - start[name]).flatten(1).square().sum(dim=1) for name, v in free.items()]
-        return prior_precision(self.problem) / 2 * torch.stack(squares).sum(dim=0)
+        return default_precision(self.problem) / 2 * torch.stack(squares).sum(dim=0)
 
     @torch.no_grad()
     def costs(self, models: Tensor) -> Tensor:
@@ -241,7 +232,7 @@ def _newton_step(
         gradient = _matrix(torch.autograd.grad(cost.sum(), values, **ways))
     score, normal = boundary.slope(models)
     scales = [scale * boundary.count[..., None] for scale in _information(prediction)]
-    diagonal = (prior_precision(boundary.problem) + damping)[:, None]
+    diagonal = (default_precision(boundary.problem) + damping)[:, None]
 
     def product(vectors: Tensor) -> Tensor:
         with NetworkErrors():
