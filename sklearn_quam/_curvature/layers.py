@@ -299,7 +299,8 @@ def features_of_layers(module: nn.Module, names: Iterable[str], rows: Rows) -> l
     Returns
     -------
     list of Tensor of shape (n_rows, n_features)
-        For each layer that ran on these rows; what a layer returns if it takes indices.
+        For each layer that ran on these rows, in the order of their names; what a layer returns if
+        it takes indices.
     """
     layers = {name: module.get_submodule(name) for name in names}
     n_rows = len(rows[0])
@@ -308,8 +309,8 @@ def features_of_layers(module: nn.Module, names: Iterable[str], rows: Rows) -> l
         rows = tuple(part.repeat_interleave(2, dim=0) for part in rows)
     with _Recorder(layers) as recorder, torch.no_grad(), NetworkErrors():
         module(*rows)
-    found = []
-    for name, values, output in recorder.calls:
+    found, order = [], list(layers)
+    for name, values, output in sorted(recorder.calls, key=lambda call: order.index(call[0])):
         if has_kronecker_factors(layers[name]) and values.ndim > 1:
             vectors = _inputs_of(layers[name], values).mean(dim=1)
         else:

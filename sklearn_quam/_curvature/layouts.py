@@ -49,11 +49,14 @@ class Matrices:
         Names of the free parameters of the layer, at least one of them.
     shapes : dict of torch.Size
         Their shapes.
+    layer : str, default=""
+        Name of the layer.
     """
 
     weight: str | None
     bias: str | None
     shapes: dict[str, torch.Size]
+    layer: str = ""
 
     def joint(self, values: Free) -> Tensor:
         """Return values with any axes in front as matrices, (..., n_out, n_in)."""
@@ -63,11 +66,6 @@ class Matrices:
         if self.bias is not None:
             parts.append(values[self.bias][..., None])
         return torch.cat(parts, dim=-1)
-
-    @property
-    def layer(self) -> str:
-        """Name of the layer."""
-        return (self.weight or self.bias or "").rpartition(".")[0]
 
     def inputs(self, inputs: Tensor) -> Tensor:
         """Return what the matrix is multiplied with, of what the layer takes, (..., n_in)."""

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from .._network.cut.layers import execution_order
 from .._network.free import FreeNetwork
@@ -143,17 +143,13 @@ def _choose_blocks(
     # The factors are sums over rows: layers that see them otherwise have their diagonal.
     usable = rows_first(layers, module, probe) & ran
     holders = Counter(id(p) for part in network.module.modules() for p in part.parameters(False))
-    for layer in dict(module.named_modules()):
-        names = [f"{layer}.{name}" if layer else name for name in ("weight", "bias")]
-        weight, bias = (name if name in left else None for name in names)
-        alone = all(holders[id(p)] == 1 for p in _own_parameters(network.module, layer))
+    names = {id(network.module.get_parameter(name)): name for name in shapes}
+    for layer, part in layers.items():
+        own = [getattr(part, name) for name in ("weight", "bias")]
+        weight, bias = (names.get(id(p)) if names.get(id(p)) in left else None for p in own)
+        alone = all(holders[id(p)] <= 1 for p in own if p is not None)
         if layer in usable and alone and (weight or bias):
-            own = {name: left.pop(name) for name in (weight, bias) if name}
-            by_layer[layer] = Kronecker(Matrices(weight, bias, own))
+            shape = {name: left.pop(name) for name in (weight, bias) if name}
+            by_layer[layer] = Kronecker(Matrices(weight, bias, shape, layer))
     rest: list[Structure] = [Diagonal(Vectors(left))] if left else []
     return [*by_layer.values(), *rest], by_layer
-
-
-def _own_parameters(module: nn.Module, layer: str) -> Iterable[nn.Parameter]:
-    """Return the parameters that a layer of the whole network holds itself."""
-    return module.get_submodule(layer).parameters(recurse=False)

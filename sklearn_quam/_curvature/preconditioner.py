@@ -146,9 +146,12 @@ class Preconditioner:
     ----------
     blocks : tuple
         Inverses of independent parts.
+    precision : float
+        The precision of the prior that is part of the curvature.
     """
 
     blocks: tuple[LayerInverse | EigenInverse | DiagonalInverse, ...]
+    precision: float
 
     def __call__(self, values: Free) -> Free:
         """Return the product with parameters, which may have axes in front."""
@@ -215,7 +218,8 @@ def make_preconditioner(
     if precision is None:
         precision = _likeliest(curvature, network.free.start, share)
     return Preconditioner(
-        tuple(_inverse(block, precision, share, like, factored) for block in curvature.blocks)
+        tuple(_inverse(block, precision, share, like, factored) for block in curvature.blocks),
+        precision,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from .._network.activations import SIGMOID
 from .._network.executors import ChainExecutor
 from .._network.free import Free, FreeNetwork
 from .._network.likelihood import CategoricalLikelihood, GaussianLikelihood, Likelihood
@@ -286,18 +287,18 @@ def find_head(network: FreeNetwork) -> Head | None:
     """
     if not isinstance(network.executor, ChainExecutor) or network.free.updates:
         return None
-    prefixes, layers, endings = network.executor.steps
+    names, layers, endings = network.executor.steps
     if len(layers) != 1:
         return None
     layer, start = layers[0], network.free.start
-    parts = [f"{prefixes[0]}weight"] + [f"{prefixes[0]}bias"] * (layer.bias is not None)
+    parts = [name for name in names[0] if name]
     if set(start) != set(parts):
         return None
     likelihood, kinds = network.executor.likelihood, [type(ending) for ending in endings]
     link = likelihood.link
     if (link, kinds) in (("probabilities", [nn.Softmax]), ("log_probabilities", [nn.LogSoftmax])):
         likelihood = CategoricalLikelihood("logits")
-    elif link == "probabilities" and endings == [torch.sigmoid] and len(layer.weight) == 1:
+    elif link == "probability" and endings == [SIGMOID] and len(layer.weight) == 1:
         likelihood = CategoricalLikelihood("binary_logit")
     elif endings or link not in ("logits", "binary_logit", "mean", "mean_log_variance"):
         return None

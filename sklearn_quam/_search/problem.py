@@ -17,6 +17,12 @@ from .._network.predictions import Categorical, Gaussian, Prediction
 from .._network.reference import Rows, TrainingSet
 from .targets import Targets
 
+# Precision of the prior around the given network: for each class, and where the marginal likelihood
+# of a regression is not known.
+_PRECISION_OF_CLASS, DEFAULT_PRECISION = 0.01, 0.1
+# Training samples of one pass over many.
+_ROWS_AT_ONCE = 512
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -30,13 +36,8 @@ class Problem:
         What the models have to explain, at the cut of the network.
     targets : Targets
         What the searches are after.
-    slack : float
-        Largest loss increase of a feasible model.
-    evaluation : Tensor of shape (n_evaluation,)
-        Numbers of the training rows that the loss of a found model is measured on.
-    original_on_training : Prediction or None
-        What the given network predicts for the training rows, where the loss increase that it
-        expects itself is asked for.
+    original_on_training : Prediction
+        What the given network predicts for the training samples.
     n_training_rows : int
         How many rows the network was trained on; those at hand may be a sample of them.
     rows_at_once : int
@@ -46,11 +47,20 @@ class Problem:
     network: FreeNetwork
     training: TrainingSet
     targets: Targets
-    slack: float
-    evaluation: Tensor
-    original_on_training: Categorical | Gaussian | None = None
-    n_training_rows: int = 1
+    original_on_training: Categorical | Gaussian
+    n_training_rows: int
     rows_at_once: int = sys.maxsize
+
+    @property
+    def is_classification(self) -> bool:
+        """Whether classes are predicted."""
+        return self.network.executor.likelihood.kind is Categorical
+
+    def default_precision(self) -> float | None:
+        """Return the precision of the prior; None for the one of the largest likelihood."""
+        if self.is_classification:
+            return _PRECISION_OF_CLASS * self.targets.n_answers
+        return None
 
     def for_thread(self) -> Problem:
         """Return one that may be worked on beside this one."""
@@ -124,50 +134,43 @@ class Problem:
         return likelihood.negative_log_likelihood(on_training, self.training.target[index])
 
     @torch.no_grad()
-    def expected_increase(self, on_training: Prediction, index: Tensor) -> Tensor | None:
+    def expected_increase(self, on_training: Prediction, index: Tensor) -> Tensor:
         """Return the loss increase to be expected if the given network is right, (n_models,).
 
         That is the mean divergence from its predictions for the training rows. It has no part that
         is linear in the change of the model, which makes the loss increase on a mini-batch noisy:
         on all training rows that part vanishes at the optimum.
         """
-        if self.original_on_training is None:
-            return None
         original: Any = self.original_on_training
         divergence = original[index].kl(on_training)
         return self.training.mean_loss(divergence, index)
 
     @torch.no_grad()
-    def measure(
-        self, free: Free, query: Rows, at_once: int, index: Tensor | None = None
-    ) -> tuple[Any, Tensor]:
-        """Measure models on the fixed evaluation rows, or on others.
+    def at_query_and_increase(self, free: Free, query: Rows, index: Tensor) -> tuple[Any, Tensor]:
+        """Measure models on training samples.
 
         Parameters
         ----------
         free : dict of Tensor of shape (n_models, ...)
             Free parameters of the models.
         query : tuple of Tensor of shape (n_models, ...)
-            Values at the cut of the query row of each.
-        at_once : int
-            Training rows of one pass.
-        index : Tensor of shape (n_rows,), default=None
-            Numbers of other rows.
+            Values at the cut of the sample of each.
+        index : Tensor of shape (n_rows,)
+            Numbers of the training samples.
 
         Returns
         -------
         at_query : Prediction
-            What they predict at their query rows.
+            What they predict for the sample of each.
         loss_increase : Tensor of shape (n_models,)
-            Their mean loss on these rows minus the given network's.
+            Their mean loss on the training samples minus the given network's.
         """
         total = self.training.losses.new_zeros(len(query[0]))
-        every = self.evaluation if index is None else index
-        for part in every.split(at_once):
+        for part in index.split(min(_ROWS_AT_ONCE, self.rows_at_once)):
             on_training, at_query = self.predict(free, part, query)
             change = self.losses(on_training, part) - self.training.losses[part]
             total = total + self.training.mean_loss(change, part) * len(part)
-        return at_query, total / len(every)
+        return at_query, total / len(index)
 
 
 def _joined(pieces: list[Any]) -> Any:

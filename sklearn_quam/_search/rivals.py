@@ -11,15 +11,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._curvature.preconditioner import DiagonalInverse, LayerInverse, Preconditioner
+from .._curvature.preconditioner import DiagonalInverse, EigenInverse, Preconditioner
 from .._network.free import Free, FreeNetwork
 from .._network.inputs.rows import Inputs, as_double
 from .._network.limits import Limits, slices
 from .._network.outputs import NetworkErrors
 from .._network.predictions import Prediction
 from ..exceptions import NetworkError
-from .adversarial import AdversarialModels
-from .natural.chains import ChainSteps
+from .models import AdversarialModels
+from .natural.chain import ChainSteps
+from .natural.head import HeadSteps
 from .natural.refine import (
     NEAR_ANSWER,
     Boundary,
@@ -27,38 +28,16 @@ from .natural.refine import (
     cheapest_models,
     effort_for,
 )
-from .penalty import PenaltySteps
+from .penalty.adam import PenaltySteps
 from .problem import Problem
-from .run import Candidates
-from .sampling import BestSampler, replace_rows
+from .searches import FoundModels, Searches
 
 _ROWS_AT_ONCE = 512
 # Of the training rows that tell what a model costs, where not all do: those that pay most.
 _SHARE_OF_TOP = 0.75
 
 
-class RivalKeeper(BestSampler):
-    """Keeps the first model of each search that has come to another answer."""
-
-    keeps_models = True
-
-    def on_candidates(self, candidates: Candidates) -> None:
-        """Keep the models that have just come there."""
-        places = candidates.running.nonzero()[:, 0]
-        number, free = candidates.pick(candidates.running)
-        prediction: Any = candidates.evaluation.at_query
-        targets: Any = self.problem.targets
-        score = targets.score(prediction[places], self.original[number], self.target[number])
-        first = (score >= targets.level) & ~self.found[number]
-        self.found[number] |= first
-        for name, kept in self.models.items():
-            self.models[name] = replace_rows(kept, number, first, free[name])
-
-    def finish(self) -> None:
-        """Hand over nothing: the models themselves are wanted."""
-
-
-def refined_prices(
+def refined_costs(
     models: AdversarialModels, inputs: Inputs, original: Prediction, limits: Limits
 ) -> np.ndarray:
     """Return what each answer costs by the cheapest model, (n_rows, n_answers), in nats.
@@ -81,18 +60,18 @@ def refined_prices(
         the network is too large to go on, or cannot be differentiated twice.
     """
     if not effort_for(models.problem).is_enough:
-        return models.prices(inputs, original, limits)
-    prices = np.full((len(inputs), models.problem.targets.n_answers), np.inf)
+        return models.answer_costs(inputs, original, limits)
+    costs = np.full((len(inputs), models.problem.targets.n_answers), np.inf)
     for rows, targets, nats, _ in cheapest_rivals(models, inputs, original, limits):
         numbers = np.arange(len(inputs))[rows, None]
-        prices[numbers, targets.cpu().numpy()] = nats.reshape(targets.shape).cpu().numpy()
-    return prices
+        costs[numbers, targets.cpu().numpy()] = nats.reshape(targets.shape).cpu().numpy()
+    return costs
 
 
 def cheapest_rivals(
     models: AdversarialModels, inputs: Inputs, original: Prediction, limits: Limits
 ) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
-    """Yield the cheapest models for some rows at a time; see `refined_prices`.
+    """Yield the cheapest models for some rows at a time; see `refined_costs`.
 
     Yields
     ------
@@ -109,19 +88,22 @@ def cheapest_rivals(
     at_once = limits.number_that_fits(effort.bytes)
     fewer = replace(limits, at_once=min(at_once, limits.at_once))
     for rows in slices(len(inputs), max(1, at_once // models.problem.targets.count)):
-        for keeper, targets in models.watched(inputs[rows], original[rows], RivalKeeper, fewer):
-            yield rows, targets, *_refined(models, keeper, effort)
+        for searches in models.searches(inputs[rows], original[rows], fewer):
+            yield rows, searches.targets, *_refined(models, searches, effort)
 
 
-def _refined(models: AdversarialModels, keeper: Any, effort: Effort) -> tuple[Tensor, Tensor]:
+def _refined(
+    models: AdversarialModels, searches: Searches, effort: Effort
+) -> tuple[Tensor, Tensor]:
     """Return what the answers of searches cost, and models that give them."""
-    path = as_double(keeper.answers.costs()) * models.problem.n_training_rows
-    rivals = torch.cat([as_double(value.flatten(1)) for value in keeper.models.values()], dim=1)
+    path = as_double(models.engine.outcome(models.problem, searches).cost)
+    first = models.engine.first_rivals(models.problem, searches, close=False)
+    rivals = torch.cat([as_double(value.flatten(1)) for value in first.free.values()], dim=1)
     some = (path > 0).nonzero()[:, 0]
     if not len(some):
         return path, rivals
     try:
-        costs, best = _least(models, keeper, some, effort)
+        costs, best = _least(models, searches, first, some, effort)
     except NetworkError:
         # Not every network can be differentiated twice, or run in double precision.
         return path, rivals
@@ -148,32 +130,37 @@ def _exact_problem(problem: Problem) -> Problem:
 
 
 def _least(
-    models: AdversarialModels, keeper: Any, some: Tensor, effort: Effort
+    models: AdversarialModels,
+    searches: Searches,
+    first: FoundModels,
+    some: Tensor,
+    effort: Effort,
 ) -> tuple[Tensor, Tensor]:
     """Return what the cheapest models for some searches cost, infinite if none is, and these."""
     problem = _exact_problem(models.problem)
     network = problem.network
     start = {name: value[None] for name, value in network.free.start.items()}
     given = _on_training(problem, start)[0]
-    found = {name: as_double(value[some]) for name, value in keeper.models.items()}
+    found = {name: as_double(value[some]) for name, value in first.free.items()}
     weight = problem.training.weight
     weight = torch.ones_like(problem.training.losses) if weight is None else weight
     weight = weight * problem.n_training_rows / len(weight)
-    index, count = _witnesses(given.kl(_on_training(problem, found)) * weight, effort.n_rows)
+    index, count = _training_sample(given.kl(_on_training(problem, found)) * weight, effort.n_rows)
     boundary = Boundary(
         problem,
-        _exact_inverse(models.steps),
-        tuple(as_double(part[some]) for part in keeper.query),
-        keeper.original[some].map(as_double),
-        keeper.target[some],
+        _exact_inverse(models.engine),
+        tuple(as_double(part[some]) for part in searches.queries),
+        searches.original[some].map(as_double),
+        searches.target[some],
         index,
         count * weight[index],
         given[index],
+        models.engine.precision,
     )
     own = torch.cat([value.flatten(1) for value in found.values()], dim=1)
     best, least = boundary.start(), torch.full_like(own[:, 0], torch.inf)
     # All training rows have the last word.
-    for candidates in cheapest_models(boundary, own, keeper.found[some], effort):
+    for candidates in cheapest_models(boundary, own, first.found[some], effort):
         free = boundary.free(candidates)
         with torch.no_grad():
             nats = given.kl(_on_training(problem, free)) @ weight + boundary.prior(free)
@@ -195,7 +182,7 @@ def _on_training(problem: Problem, free: Free) -> Any:
     return parts[0].cat(parts, dim=1)
 
 
-def _witnesses(nats: Tensor, n_rows: int) -> tuple[Tensor, Tensor]:
+def _training_sample(nats: Tensor, n_rows: int) -> tuple[Tensor, Tensor]:
     """Return training rows that tell what models cost, and how many each of them stands for.
 
     Where not all of them do, they are those that pay most for what a search has found, and some
@@ -214,20 +201,26 @@ def _witnesses(nats: Tensor, n_rows: int) -> tuple[Tensor, Tensor]:
     return index, count
 
 
-def _exact_inverse(steps: Any) -> Preconditioner | None:
-    """Return the inverse curvature that steps go by, in double precision; None if they do not."""
-    if isinstance(steps, ChainSteps):
-        blocks: Any = steps.inverses
+def _exact_inverse(engine: Any) -> Preconditioner | None:
+    """Return the inverse curvature that searches go by, in double precision; None without one."""
+    steps = engine.steps
+    blocks: Any
+    if isinstance(steps, HeadSteps):
+        blocks = [steps.inverse]
+    elif isinstance(steps, ChainSteps):
+        blocks = steps.inverses
     elif isinstance(steps, PenaltySteps):
         return None
     else:
         blocks = steps.preconditioner.blocks
-    return Preconditioner(tuple(_exact_block(block) for block in blocks))
+    return Preconditioner(tuple(_exact_block(block) for block in blocks), engine.precision)
 
 
-def _exact_block(block: LayerInverse | DiagonalInverse) -> LayerInverse | DiagonalInverse:
+def _exact_block(block: Any) -> Any:
     if isinstance(block, DiagonalInverse):
         return replace(block, values=as_double(block.values))
     inputs, outputs = as_double(block.inputs), as_double(block.outputs)
+    if isinstance(block, EigenInverse):
+        return replace(block, inputs=inputs, outputs=outputs, variances=as_double(block.variances))
     # Conjugate gradients need a symmetric one; single precision has rounded it.
     return replace(block, inputs=(inputs + inputs.mT) / 2, outputs=(outputs + outputs.mT) / 2)

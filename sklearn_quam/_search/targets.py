@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 import torch
+from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
 from .._network.predictions import Categorical, Gaussian
@@ -207,6 +209,9 @@ class UntargetedOutputs(DirectionTargets):
         """Return None: the target has no name."""
 
 
+# What users may ask for; penalty search has "untargeted" besides.
+TARGETS = [StrOptions({"auto", "all"}), Interval(Integral, 1, None, closed="left")]
+
 Targets = ClassTargets | DirectionTargets | UntargetedClasses | UntargetedOutputs
 
 
@@ -219,7 +224,12 @@ def class_targets(labels: np.ndarray, targets: str | int) -> ClassTargets:
     return ClassTargets(labels, None if isinstance(targets, str) else int(targets))
 
 
-def direction_targets(n_outputs: int, targets: str) -> DirectionTargets:
+def direction_targets(n_outputs: int, targets: str | int) -> DirectionTargets:
     """Return the targets among directions that a user asks for, in words."""
+    if not isinstance(targets, str):
+        raise ValueError(
+            f"targets={targets} is a number of classes, but regressors have directions: pass "
+            "'auto', which is up and down for each output."
+        )
     kind = UntargetedOutputs if targets == "untargeted" else DirectionTargets
     return kind(n_outputs)

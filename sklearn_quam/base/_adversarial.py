@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -19,20 +19,27 @@ from .._network.limits import Limits, computing, slices
 from .._posterior.fitted import FittedMethod, Question
 from .._posterior.progress import tracked
 from .._posterior.results import RowResults, SearchDiagnostics
-from .._search.adversarial import AdversarialModels, adversarial_models
+from .._search.found import costs_of_rivals, found_models, search_traces
+from .._search.models import AdversarialModels
 from .._search.natural.arguments import LinearSearch, NaturalSearch
 from .._search.needs import sized
-from .._search.penalty import PenaltySearch
-from .._search.rivals import refined_prices
+from .._search.penalty.arguments import PenaltySearch
+from .._search.problem import Problem
+from .._search.rivals import refined_costs
 from .._search.targets import Targets
-from .._search.traces import costs_of_rivals, found_models, search_traces
 from ..exceptions import CurvatureError, warn
 from ._data import one_row
+from ._doubt import MAX_KNOWN_ROWS_IF_SLOW
 from ._estimator import FitData
 from ._weights import WeightChanging
 from ._wrapping import N_JOBS
 from .checks.refused import refuse_unknown_answer
-from .checks.warned import refuse_lost_rows, warn_about_collapsed_weights, warn_about_lost_rows
+from .checks.warned import (
+    refuse_lost_rows,
+    warn_about_collapsed_weights,
+    warn_about_lost_rows,
+    warn_about_slow_network,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,37 +55,26 @@ SEARCHES = {
 class AdversarialSearch(WeightChanging):
     """What QUAM's classifier and regressor share."""
 
-    # In nats of the whole training data; the Bayesian posterior has a temperature of one.
-    _auto_temperature: ClassVar[float]
-    # Of kinds of searches that have another one.
-    _own_temperatures: ClassVar[dict[type, float]] = {}
-    _auto_slack: ClassVar[float]
+    # In nats, of each kind of search; the Bayesian posterior has a temperature of one.
+    _auto_temperatures: ClassVar[dict[type, float]]
     # What search="auto" means where the curvature can be measured, and why.
     _auto_search: ClassVar[type]
     _auto_reason: ClassVar[str]
-    # What sampling="auto" means where a search does not measure every model.
-    _auto_sampling: ClassVar[str]
     _rows_in_parallel = True
     _diagnostics = SearchDiagnostics
     _fitted_kind = FittedMethod[AdversarialModels]
     _search_constraints: ClassVar[dict] = {
         **WeightChanging._weight_constraints,
-        "search": [StrOptions({"auto", *SEARCHES}), HasMethods(["get_params", "_steps"])],
-        "slack": [Interval(Real, 0, None, closed="left"), None],
+        "search": [StrOptions({"auto", *SEARCHES}), HasMethods(["get_params", "_engine"])],
         "temperature": [Interval(Real, 0, None, closed="neither"), StrOptions({"auto"})],
         "n_training_rows": [Interval(Integral, 1, None, closed="left"), None],
-        "max_training_rows": [Interval(Integral, 1, None, closed="left"), None],
         "n_jobs": [*N_JOBS, None],
     }
 
     measure: str
     search: Any
-    targets: Any
-    sampling: str
     temperature: float | str
-    slack: float | None
     n_training_rows: int | None
-    max_training_rows: int | None
     n_jobs: int | None
 
     def _fit_models(self, fit: FitData) -> AdversarialModels:
@@ -94,17 +90,12 @@ class AdversarialSearch(WeightChanging):
                 "the number of rows that the network was trained on, of which these are a sample."
             )
         self.n_training_rows_ = n_rows
-        if self.max_training_rows is not None and len(fit.training) > self.max_training_rows:
-            generator = torch.Generator().manual_seed(fit.seed)
-            drawn = torch.randperm(len(fit.training), generator=generator)
-            kept = drawn[: self.max_training_rows].sort().values
-            fit = replace(fit, training=fit.training.some(kept), original=fit.original[kept])
         # Refused now if it is not understood.
         limits = self._limits(fit)
         network = self._free_network(fit)
-        search, self.search_reason_ = self._choose_search(search)
+        is_chosen = self.search != "auto"
+        self.search_reason_ = "chosen by the user" if is_chosen else self._auto_reason
         self.temperature_ = self._choose_temperature(search)
-        self.slack_ = self._auto_slack if self.slack is None else float(self.slack)
         exact = isinstance(search, NaturalSearch) and search._needs_double(fit.original)
         if exact and fit.reference.device.type != "mps":
             training = fit.training.in_double()
@@ -113,22 +104,16 @@ class AdversarialSearch(WeightChanging):
             fit = replace(fit, reference=reference, training=training, original=original)
             network = self._free_network(fit)
         self.cut_, self.execution_ = network.split.place, network.executor.name
-        prepare = partial(
-            adversarial_models,
-            network,
-            fit.training,
-            fit.original,
-            targets=self._choose_targets(),
-            temperature=self.temperature_ / n_rows,
-            slack=self.slack_ / n_rows,
-            n_training_rows=n_rows,
-            limits=limits,
-            seed=fit.seed,
-        )
+        warn_about_slow_network(network, self.parameters)
+        training, original = network.training_at_cut(fit.training), cast(Any, fit.original)
+        targets = self._targets(search.targets)
+        problem = Problem(network, training, targets, original, n_rows)
+        # Whatever is wrong is to show now, not when samples are asked about.
+        generator = torch.Generator().manual_seed(fit.seed)
         try:
-            models = prepare(search, sampling=self._choose_sampling(search))
+            engine = search._engine(problem, self.temperature_, generator, limits)
         except CurvatureError as error:
-            if self.search != "auto" or isinstance(search, PenaltySearch):
+            if is_chosen:
                 raise
             # What a network does may defeat the curvature in any way; the gradients remain.
             search, self.search_reason_ = PenaltySearch(), f"no curvature: {error}"
@@ -138,9 +123,11 @@ class AdversarialSearch(WeightChanging):
                 "takes much longer. Other parameters=, such as 'last_layer', may help.",
                 UserWarning,
             )
-            models = prepare(search, sampling=self._choose_sampling(search))
-        self.search_ = search
-        return models
+            self.temperature_ = self._choose_temperature(search)
+            generator.manual_seed(fit.seed)
+            engine = search._engine(problem, self.temperature_, generator, limits)
+        self.search_, self.slack_ = search, engine.slack
+        return AdversarialModels(problem, engine)
 
     def _sized(self, fitted: FittedMethod, data: FitData) -> FittedMethod:
         question = Question(self.setting, self.measure, self._limits(data))
@@ -164,26 +151,18 @@ class AdversarialSearch(WeightChanging):
         """Return the kind of search that a word stands for."""
         return self._auto_search if word == "auto" else SEARCHES[word]
 
-    def _choose_search(self, search: Any) -> tuple[Any, str]:
-        """Return the way to search, and why."""
-        if self.search != "auto":
-            return search, "chosen by the user"
-        if self.targets == "untargeted":
-            return PenaltySearch(), "targets='untargeted' has no goal to go to"
-        return search, self._auto_reason
-
     def _choose_temperature(self, search: Any) -> float:
         if self.temperature != "auto":
             return float(self.temperature)
-        return self._own_temperatures.get(type(search), self._auto_temperature)
+        return self._auto_temperatures.get(type(search), 1.0)
 
-    def _choose_sampling(self, search: Any) -> str:
-        if self.sampling != "auto":
-            return self.sampling
-        return self._auto_sampling if isinstance(search, PenaltySearch) else "profile"
-
-    def _choose_targets(self) -> Targets:
+    def _targets(self, asked: Any) -> Targets:
         raise NotImplementedError
+
+    def _most_known_rows(self) -> int:
+        # A tenth of a second for each of them.
+        slow = isinstance(self.search_, PenaltySearch)
+        return MAX_KNOWN_ROWS_IF_SLOW if slow else super()._most_known_rows()
 
     def _warned(self, results: RowResults) -> RowResults:
         searched = results.diagnostics.effective_sample_size[~results.uncertainty.beyond_range]
@@ -300,11 +279,11 @@ class AdversarialSearch(WeightChanging):
         models = self._fitted.models
         if models.problem.targets.untargeted:
             raise ValueError(
-                "targets='untargeted' goes to no answer in particular: pass targets='all' to fit "
-                "to be told what each of them costs."
+                "targets='untargeted' goes to no answer in particular: pass "
+                "PenaltySearch(targets='all') to be told what each of them costs."
             )
-        prices = partial(refined_prices, models) if refine else models.prices
-        return self._searched(X, prices, np.zeros(models.problem.targets.n_answers))
+        costs = partial(refined_costs, models) if refine else models.answer_costs
+        return self._searched(X, costs, np.zeros(models.problem.targets.n_answers))
 
     def _searched(
         self, X: Any, search: Callable[[Any, Any, Limits], np.ndarray], of_lost: np.ndarray
@@ -367,11 +346,6 @@ class AdversarialSearch(WeightChanging):
         inputs, fitted = self._check_inputs(x if open_source(x) else one_row(x)), self._fitted
         if len(inputs) != 1:
             raise ValueError(f"explain_rival takes one row at a time, not {len(inputs)}: x[:1].")
-        if self.max_training_rows is not None:
-            raise ValueError(
-                "explain_rival has to tell rows of X by their numbers, but only a sample of them "
-                "was kept: fit with max_training_rows=None."
-            )
         row, original, beyond = fitted.seen(inputs[:])
         refuse_lost_rows(beyond)
         limits = self._question(inputs).limits

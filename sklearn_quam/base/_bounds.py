@@ -61,7 +61,6 @@ class ProbabilityBounds(AdversarialSearch):
                 f"slack={shown(slack)} is not understood: pass a number of nats, or None."
             )
         models: Any = self._fitted.models
-        mean_slack = float(nats) / models.problem.n_training_rows
         anything = np.tile([0.0, 1.0], (models.problem.targets.n_answers, 1))
-        found = self._searched(X, partial(models.bounds, slack=mean_slack), anything)
+        found = self._searched(X, partial(models.bounds, slack=float(nats)), anything)
         return found[..., 0], found[..., 1]

@@ -18,6 +18,7 @@ from .._network.likelihood import CLASSIFIER_LINKS
 from .._network.predictions import Prediction
 from .._network.reference import ReferenceModel
 from .._posterior.measures import LOSSES
+from .._posterior.results import RowResults
 from ._conformal import (
     check_coverage,
     conformal_threshold,
@@ -246,6 +247,9 @@ class BaseUncertaintyClassifier(ClassifierMixin, BaseUncertaintyEstimator):
             [conformal_threshold(scores[labels == k], coverage) for k in range(len(counts))]
         )
 
+    def _risk(self, results: RowResults) -> np.ndarray:
+        return 1 - results.prediction.max(axis=1)
+
     def _conformal_scores(self, predictive: Any, y_val: Any) -> np.ndarray:
         columns = column_of_label(self.classes_, y_val)
         # Scores are those of logits as they are: a scale would know the rows that calibrate.
@@ -297,6 +301,10 @@ def labels_of(proba: np.ndarray, classes: np.ndarray, threshold: float) -> np.nd
     return classes[proba.argmax(axis=1)]
 
 
+def _is_text(labels: Any) -> bool:
+    return np.asarray(labels).dtype.kind in "USO"
+
+
 def match_classes(y: np.ndarray, network: Network, n_outputs: int) -> np.ndarray:
     """Return the label of each of the network's columns.
 
@@ -305,6 +313,8 @@ def match_classes(y: np.ndarray, network: Network, n_outputs: int) -> np.ndarray
     """
     labels = np.unique(y)
     known = network.classes
+    if known is not None and _is_text(known) != _is_text(labels):
+        known = None if network.labels_are_indices else known
     if known is not None and len(known) == n_outputs and np.isin(labels, known).all():
         if len(known) < 2:
             raise ValueError(
@@ -322,6 +332,9 @@ def match_classes(y: np.ndarray, network: Network, n_outputs: int) -> np.ndarray
         raise ValueError(
             f"The network's output does not match the classes: {what}. Pass the labels it was "
             "trained with, one for each column, or 0, 1, ... as the number of its column."
+            + " If these are the cumulative logits of ordered classes, pass a module whose forward "
+            "makes log-probabilities of them, and link='log_probabilities'."
+            * (n_outputs == len(labels) - 1 > 0)
         )
     kind = "" if known is None or known.dtype.kind == labels.dtype.kind else ", not their numbers"
     raise ValueError(

@@ -14,13 +14,14 @@ from sklearn.utils.validation import _check_sample_weight, column_or_1d, validat
 from .._messages import cut, is_about_numbers, shown
 from .._network.adapters import is_torch, split_pipeline
 from .._network.cut.remembered import RememberedRows
+from .._network.inputs.items import StoredDataset
 from .._network.inputs.layouts import from_tensor, refuse_masked
 from .._network.inputs.rows import Source, StoredRows
-from .._network.inputs.sources import StoredDataset, open_source
+from .._network.inputs.sources import open_source
 from .._network.inputs.transformed import as_dense, transformed
 from .._network.predictions import Prediction
 from .._network.reference import ReferenceModel, TrainingSet
-from .checks.refused import refuse_single_row
+from .checks.refused import refuse_several_labels, refuse_single_row, refuse_texts
 
 
 @dataclass(frozen=True)
@@ -73,14 +74,18 @@ def check_training_data(
     """
     X, source = from_tensor(X), open_source(X)
     transformers = split_pipeline(estimator)[0]
+    if method._scales_inputs or transformers is None:
+        refuse_texts(X)
     # Texts for transformers are a vector of rows.
     if transformers is None or getattr(getattr(X, "dtype", None), "kind", "O") in "biufc":
         refuse_single_row(X)
     if y is None and isinstance(source, StoredDataset):
-        y = source.targets()
+        y = source.targets() if method._task == "regressor" else source.labels()
     refuse_masked(y, "y")
     y = from_tensor(y)
     regression = method._task == "regressor"
+    if not regression:
+        refuse_several_labels(y)
     any_ndim = is_torch(estimator)
     if source is None and (method._scales_inputs or transformers is None):
         X = X if any_ndim else as_dense(X)
@@ -120,6 +125,8 @@ def check_rows(method: Any, X: Any, reference: ReferenceModel) -> StoredRows:
     StoredRows
         The rows, read when they are asked for.
     """
+    if method._scales_inputs or reference.transformers is None:
+        refuse_texts(X)
     # A pipeline without a number of columns takes texts, which are a vector.
     if reference.transformers is None or hasattr(method, "n_features_in_"):
         refuse_single_row(X)

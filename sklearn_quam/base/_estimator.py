@@ -21,6 +21,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from .._network.adapters import Network, check_kind, is_pretrained, split_pipeline
+from .._network.inputs.items import StoredDataset
 from .._network.inputs.rows import StoredRows
 from .._network.inputs.transformed import transformed
 from .._network.limits import (
@@ -38,8 +39,10 @@ from .._posterior.fitted import FittedMethod, Models, Question
 from .._posterior.known import known_range
 from .._posterior.progress import Progress
 from .._posterior.results import Answers, Diagnostics, KindOfDiagnostics, RowResults
+from .._posterior.tables import index_of
 from .._typing import Device, RandomState
 from ._data import FitData, check_rows, check_training_data, check_weight
+from ._doubt import TellsDoubt
 from ._saving import Saved, identity
 from ._wrapping import WrapsNetwork, changed_parameters, parameters_now
 from .checks.agreement import check_agreement
@@ -51,6 +54,9 @@ from .checks.refused import (
 )
 from .checks.seen import passed_rows
 from .checks.warned import warn_about_failed_rows, warn_about_fit, warn_about_lost_rows
+
+# What is known of held-out rows, if fit has got any.
+OF_HELD_OUT_ROWS = ("conformal_scores_", "conformal_labels_", "_known_rows", "_doubt_question")
 
 
 class NetworkEstimator(WrapsNetwork):
@@ -82,9 +88,9 @@ class NetworkEstimator(WrapsNetwork):
     def _given(self, X: Any, y: Any, sample_weight: Any, fit_params: dict, **more: Any) -> FitData:
         """Validate, train if need be, and return the network with its training data."""
         # What was fitted before must not answer for what fails now.
-        for name in ("_fitted", "conformal_scores_", "conformal_labels_"):
+        for name in ("_fitted", *OF_HELD_OUT_ROWS):
             self.__dict__.pop(name, None)
-        passed = {"X": X, **more}
+        passed, brings_labels = {"X": X, **more}, y is None
         refuse_targets(y, self._task)
         estimator = self._wrapped()
         # Before X is checked, which may be meant for what is inside of a wrapper.
@@ -115,6 +121,9 @@ class NetworkEstimator(WrapsNetwork):
         )
         if classes is not None:
             network = replace(network, classes=classes, labels_are_indices=False)
+        elif brings_labels and network.labels_are_indices and isinstance(source, StoredDataset):
+            names = source.class_names()
+            network = network if names is None else replace(network, classes=names)
         inputs = reference.inputs(rows)
         if self._passed_rows is not None and not self._is_member:
             self._passed_rows.note(inputs)
@@ -194,7 +203,7 @@ class NetworkEstimator(WrapsNetwork):
         return state
 
 
-class BaseUncertaintyEstimator(Saved, NetworkEstimator):
+class BaseUncertaintyEstimator(TellsDoubt, Saved, NetworkEstimator):
     """Shared by classifiers and regressors; not to be used itself."""
 
     # Whether n_jobs spreads the rows that are to be predicted.
@@ -216,7 +225,7 @@ class BaseUncertaintyEstimator(Saved, NetworkEstimator):
     )
     _parameter_constraints: ClassVar[dict] = {
         **NetworkEstimator._parameter_constraints,
-        "setting": [StrOptions({"given", "expected"})],
+        "setting": [StrOptions({"given", "expected", "pairwise"})],
         "verbose": ["verbose", None],
     }
 
@@ -260,6 +269,7 @@ class BaseUncertaintyEstimator(Saved, NetworkEstimator):
             if len(predictive) != len(y_val):
                 raise ValueError(f"X_val has {len(predictive)} rows, but y_val has {len(y_val)}.")
             self.conformal_scores_ = np.sort(self._conformal_scores(predictive, y_val), axis=0)
+            self._keep_known_rows(X_val, len(y_val))
             failed.pop_all()
 
     def _predictive(self, X: Any) -> Any:
@@ -291,16 +301,28 @@ class BaseUncertaintyEstimator(Saved, NetworkEstimator):
         errors: str = "warn",
         checkpoint: str | os.PathLike | None = None,
         predictive: bool = False,
+        as_known: bool = False,
     ) -> RowResults:
-        """Run the method on all rows, some at a time."""
+        """Run the method on all rows, some at a time; ``as_known`` asks as of the known ones."""
         refuse_options(errors, checkpoint)
         inputs = self._check_inputs(X)
         question = replace(self._question(inputs), predictive=predictive)
+        if as_known:
+            setting, measure = self._doubt_question
+            question = replace(question, setting=setting, measure=measure)
         asked = self._rows_asked(X, inputs)
         options: Any = {"errors": errors, "checkpoint": checkpoint}
         with short_passes(self.memory_limit), self._progress(len(inputs)) as progress:
             results = answer(self._fitted, asked, question, progress=progress, **options)
-        return self._warned(results._replace(prediction=self._forecast(results.prediction)))
+        index = index_of(X)
+        uncertainty = self._with_doubt(results, question.setting, question.measure)
+        return self._warned(
+            results._replace(
+                prediction=self._forecast(results.prediction),
+                uncertainty=uncertainty._labelled(index),
+                diagnostics=results.diagnostics._labelled(index),
+            )
+        )
 
     def _rows_asked(self, X: Any, inputs: StoredRows) -> Any:  # noqa: ARG002
         """Return rows as the fitted method takes them."""
@@ -401,7 +423,8 @@ class BaseUncertaintyEstimator(Saved, NetworkEstimator):
         Returns
         -------
         uncertainty : Uncertainty
-            Aleatoric, epistemic and total uncertainty, three arrays of shape (n_samples,).
+            Aleatoric, epistemic and total uncertainty: a table with these columns, which keeps the
+            index of a frame.
         diagnostics : Diagnostics
             Only with ``return_diagnostics=True``.
         """

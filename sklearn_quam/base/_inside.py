@@ -12,11 +12,11 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 from .._messages import cut, shown
 from .._network.adapters import column_of_label, split_pipeline
 from .._network.inputs.layouts import from_tensor
-from .._posterior.results import Uncertainty
+from .._posterior.results import COMPONENTS
 from .checks.seen import warn_if_seen
 
 # What `validate_params` allows as a part of the uncertainty.
-COMPONENT = [StrOptions(set(Uncertainty._fields))]
+COMPONENT = [StrOptions(set(COMPONENTS))]
 
 
 # What has one of these says how doubtful a row is: methods, and outlier detectors.
@@ -76,7 +76,9 @@ def doubt_of(estimator: Any, X: Any, component: str, *, scored: bool = False) ->
     find = scored_method_and_rows if scored else method_and_rows
     method, rows = find(estimator, X, METHOD_OR_DETECTOR)
     if hasattr(method, "predict_uncertainty"):
-        return finite(getattr(method.predict_uncertainty(rows), component))
+        if component == "doubt":
+            return method.predict_doubt(rows)
+        return finite(method.predict_uncertainty(rows)._part(component))
     return finite(-method.score_samples(rows))
 
 

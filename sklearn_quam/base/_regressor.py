@@ -22,7 +22,7 @@ from .._network.likelihood import REGRESSOR_LINKS, GaussianLikelihood
 from .._network.predictions import Gaussian, Prediction
 from .._network.reference import ReferenceModel
 from .._posterior.measures import mixture_quantiles, mixture_scores
-from .._posterior.results import Answers
+from .._posterior.results import Answers, RowResults
 from .._typing import NoiseVariance
 from ._conformal import check_coverage, conformal_threshold, noise_and_calibration_rows
 from ._estimator import BaseUncertaintyEstimator
@@ -33,6 +33,7 @@ class BaseUncertaintyRegressor(RegressorMixin, BaseUncertaintyEstimator):
     """Base of all regressors of the package."""
 
     _task = "regressor"
+    _risk_is_probability = False
     _parameter_constraints: ClassVar[dict] = {
         **BaseUncertaintyEstimator._parameter_constraints,
         "link": [StrOptions(set(REGRESSOR_LINKS)), None],
@@ -100,9 +101,16 @@ class BaseUncertaintyRegressor(RegressorMixin, BaseUncertaintyEstimator):
     ) -> Tensor:
         target = y.reshape(len(y), -1)
         if target.shape[1] != n_outputs:
+            wide = n_outputs == 2 * target.shape[1] and reference.likelihood.link == "mean"
             raise ValueError(
                 f"The network predicts {n_outputs} value(s) a row, but y has {target.shape[1]}. "
-                "If half of them are variances, pass link='mean_variance'."
+                + (
+                    "If half of them are variances, pass link='mean_variance'; if they are log "
+                    "variances, link='mean_log_variance'."
+                    if wide
+                    else "If they are quantiles, pass a module whose forward returns the median "
+                    "alone, output[:, [k]]; if X or y is not the network's, pass its own."
+                )
             )
         self.n_outputs_ = n_outputs
         self._single_output = y.ndim == 1
@@ -254,6 +262,11 @@ class BaseUncertaintyRegressor(RegressorMixin, BaseUncertaintyEstimator):
             _, part = noise_and_calibration_rows(len(y_val))
             X_val, y_val = some_rows(X_val, part), y_val[part]
         super()._calibrate(X_val, y_val)
+
+    def _risk(self, results: RowResults) -> np.ndarray:
+        # In units of the noise, outputs add up.
+        noise = getattr(self, "noise_variance_", 1.0)
+        return np.sqrt(results.variance / noise).mean(axis=1)
 
     def _conformal_scores(self, predictive: Any, y_val: Any) -> np.ndarray:
         return np.abs(mixture_scores(predictive, y_val.reshape(len(y_val), -1)))

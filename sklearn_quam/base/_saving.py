@@ -18,7 +18,7 @@ from .._network.adapters import is_torch, split_pipeline
 from .._network.adapters.stored import GivenNetworks, instead, present, stored_module
 from .._network.parameters import LoRA
 from .._search.natural.arguments import LinearSearch, NaturalSearch
-from .._search.penalty import PenaltySearch
+from .._search.penalty.arguments import PenaltySearch
 from .._storing.files import Arrays, package_version, read, write, write_file
 from .._storing.schema import Plain, read_as, write_as
 from ..exceptions import UnreadableFileError
@@ -42,6 +42,8 @@ ATTRIBUTES: dict[str, Any] = {
     "conformal_scores_": np.ndarray,
     "conformal_labels_": np.ndarray,
     "logit_scale_": float,
+    "_known_rows": np.ndarray,
+    "_doubt_question": list[str],
     "parameter_names_": list[str],
     "n_parameters_searched_": int,
     "n_training_rows_": int,
@@ -58,6 +60,7 @@ ATTRIBUTES: dict[str, Any] = {
     "acceptance_rate_": float,
     "r_hat_": float,
     "offset_": float,
+    "norm_": float | None,
 }
 # What code raises that is given parts which do not fit.
 _UNFIT = (AttributeError, AssertionError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
@@ -155,7 +158,7 @@ def stored(estimator: Any, whole: bool = True) -> tuple[dict[str, Any], Arrays]:
     for name, array in arrays.items():
         if _is_undefined(name, array):
             raise TypeError(f"{name} holds NaN.")
-    device = str(estimator._fitted.reference.device)
+    device = str(estimator._fitted.device)
     header = {"format": FORMAT, "made_by": package_version(), "method": cls.__name__}
     return {**header, "device": device, "content": tree}, arrays
 

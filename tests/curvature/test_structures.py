@@ -1,7 +1,7 @@
 """Curvatures against explicit matrices: Jacobians by autograd, patches by loops."""
 
 import copy
-import time
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -134,7 +134,7 @@ HEADS = {
 def test_a_last_layer_has_the_curvature_of_explicit_matrices(kind, weight, structure):
     n_out, after, y, fisher_of, loss_of = HEADS[kind]
     module = seeded(dense, n_out, *after)
-    link = "probabilities" if kind == "sigmoid" else kind
+    link = "probability" if kind == "sigmoid" else kind
     est = fitted(module, X64, y, link=link, structure=structure, sample_weight=weight)
     assert isinstance(est._fitted.models.view, Head)
 
@@ -265,20 +265,29 @@ def test_any_parameters_have_the_curvature_of_explicit_matrices(case, structure)
     close(est.log_marginal_likelihood_, log_evidence(loss, hessian, values, PRECISION))
 
 
-class Slowly(nn.Module):
-    """Runs a layer twice, and sleeps in between: threads meet there."""
+# Where threads wait for each other inside of a layer, while a test wants them to.
+MEETING = []
+
+
+def meet(*_):
+    for barrier in MEETING:
+        barrier.wait(60)
+
+
+class Meeting(nn.Module):
+    """Runs a layer twice; threads may meet in between."""
 
     def __init__(self):
         super().__init__()
         self.layer, self.last = nn.Linear(4, 4), nn.Linear(4, 3)
-        self.layer.register_forward_hook(lambda *_: time.sleep(0.005))
+        self.layer.register_forward_hook(meet)
 
     def forward(self, x):
         return self.last(self.layer(self.layer(x).tanh()).tanh()).squeeze()
 
 
 SEEN_BY_LAYERS = {
-    "twice": (Slowly, X64, LABELS, "all"),
+    "twice": (Meeting, X64, LABELS, "all"),
     **{name: CASES[name] for name in ("dense", "biases", "first weight", "regression", "signals")},
     "images": (lambda: nn.Sequential(*(images()[i] for i in (0, 2, 3, 4))), *CASES["images"][1:]),
 }
@@ -299,15 +308,16 @@ def test_layers_and_jacobians_show_the_same(case):
         close(*(spread.covariance() for spread in spreads))
 
 
-def test_threads_do_not_see_the_layers_of_each_other():
-    view = fitted(seeded(Slowly), X64, LABELS, parameters="all")._fitted.models.view
+def test_threads_do_not_see_the_layers_of_each_other(monkeypatch):
+    view = fitted(seeded(Meeting), X64, LABELS, parameters="all")._fitted.models.view
 
     def inputs_of_layer(n_rows):
         rows = view.network.at_cut(Inputs((torch.tensor(X64[:n_rows]),)))
         return view.scores_and_design(rows)[1].values["layer"][0]
 
     sizes = range(2, 10)
-    with ThreadPoolExecutor(4) as pool:
+    with ThreadPoolExecutor(4) as pool, monkeypatch.context() as patch:
+        patch.setattr(f"{__name__}.MEETING", [threading.Barrier(4)])
         found = list(pool.map(inputs_of_layer, sizes))
     for n_rows, inputs in zip(sizes, found, strict=True):
         close(inputs, inputs_of_layer(n_rows))

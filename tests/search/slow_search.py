@@ -68,13 +68,12 @@ class SlowQUAM:
             if given[name] == "auto"
         }
         self.free = estimator._fitted.models.problem.network.free
-        self.batches = estimator._fitted.models.steps.batches
+        self.batches = estimator._fitted.models.engine.steps.batches
         self.untargeted = self.options["targets"] == "untargeted"
         self.names = estimator.parameter_names_
         # Of the mean loss, as all that is measured here; the estimator's are those of all rows.
         self.temperature = estimator.temperature_ / len(X)
-        slack = self.options["slack"]
-        self.slack = (10.0 if slack is None else slack) / len(X)
+        self.slack = self.options["slack"] / len(X)
         self.module = copy.deepcopy(module).eval()
         self.dtype = next(module.parameters()).dtype
         self.classes = getattr(estimator, "classes_", None)

@@ -7,7 +7,7 @@ from sklearn.neural_network import MLPClassifier
 from torch import nn
 
 from sklearn_quam import NaturalSearch, QUAMClassifier, QUAMRegressor
-from sklearn_quam._search import traces
+from sklearn_quam._search.natural import arguments, engine
 
 from ..networks import train
 
@@ -55,12 +55,13 @@ def test_those_who_stand_by_the_network_pay_most(module):
 
 
 def test_costs_are_exact(monkeypatch):
-    monkeypatch.setattr(traces, "_CLOSE_STEPS", 1)
+    monkeypatch.setattr(arguments, "SLACK", 1e9)
+    monkeypatch.setattr(engine, "_CLOSE_STEPS", 1)
     torch.manual_seed(0)
     module = train(nn.Linear(2, 3).double(), X, Y, n_epochs=60)
     # A single step leads a linear network to the goal: there is one model only.
     search = NaturalSearch(n_steps=1, n_rows=60)
-    est = QUAMClassifier(module, search=search, slack=1e9, random_state=0).fit(X, Y)
+    est = QUAMClassifier(module, search=search, random_state=0).fit(X, Y)
     (models,) = est.adversarial_models(NEAR)
     (model,) = [m for m in models if m["target"] == 2]
     assert model["prediction"].argmax() == 2
@@ -85,8 +86,6 @@ def test_what_cannot_be_explained_is_said(module):
         est.explain_rival(NEAR, [1])
     with pytest.raises(ValueError, match="single row; got 2 rows"):
         est.explain_rival(X[:2])
-    with pytest.raises(ValueError, match="max_training_rows=None"):
-        QUAMClassifier(module, max_training_rows=30).fit(X, Y).explain_rival(NEAR)
 
 
 def test_labels_may_be_words():

@@ -3,6 +3,7 @@
 import dataclasses
 import pickle
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -31,9 +32,12 @@ from sklearn_quam._network.inputs.rows import Inputs
 from sklearn_quam._network.limits import short_passes
 from sklearn_quam._network.predictions import Categorical, Gaussian
 from sklearn_quam._search.natural import arguments
-from sklearn_quam._search.natural.chains import ChainSteps
+from sklearn_quam._search.natural.chain import ChainSteps
 from sklearn_quam._search.natural.general import GeneralSteps
-from sklearn_quam._search.sampling import BestSampler
+from sklearn_quam._search.natural.head import HeadSteps
+from sklearn_quam._search.natural.linear import LinearSteps
+from sklearn_quam._search.natural.walk import walk
+from sklearn_quam._search.searches import Searches
 from sklearn_quam.exceptions import CurvatureError
 
 from ..networks import IMAGES, LABELS, TARGET, X_NEW, X, dense, train
@@ -73,7 +77,9 @@ def network_of_blobs(rows, y, n_epochs=40):
 # -- closed forms ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("search", [NaturalSearch(damping=1e-6), LinearSearch(damping=1e-6)])
+@pytest.mark.parametrize(
+    "search", [NaturalSearch(prior_precision=1e-6), LinearSearch(prior_precision=1e-6)]
+)
 @pytest.mark.parametrize("temperature", [1.0, 3.0])
 def test_linear_regression_has_the_posterior_variance(search, temperature):
     net = LinearRegression().fit(X, TARGET)
@@ -102,9 +108,9 @@ def test_a_last_layer_is_as_cheap_as_the_exact_solution():
     net = LogisticRegression(C=10.0).fit(X, LABELS)
     est = QUAMClassifier(net, search=NaturalSearch(n_steps=40, goal=4.0, n_rows=60)).fit(X, LABELS)
     models = est._fitted.models
-    assert isinstance(models.steps, ChainSteps)
+    assert isinstance(models.engine.steps, HeadSteps)
     with_one = np.c_[X, np.ones(len(X))]
-    left = np.c_[X_NEW, np.ones(len(X_NEW))] @ models.steps.inverses[0].inputs.numpy()
+    left = np.c_[X_NEW, np.ones(len(X_NEW))] @ models.engine.steps.inverse.inputs.numpy()
     logits = net.decision_function(X)
     at_row = net.decision_function(X_NEW)
     row = 0
@@ -134,22 +140,35 @@ def test_a_last_layer_is_as_cheap_as_the_exact_solution():
 # -- one way against the other ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("parameters", ["all", "last_layer"])
+NATURAL = NaturalSearch(n_corrections=0, n_steps=6, n_rows=60)
+
+
 @pytest.mark.parametrize(
-    ("kind", "n_out", "y"), [(QUAMClassifier, 3, LABELS), (QUAMRegressor, 1, TARGET)]
-)
-@pytest.mark.parametrize(
-    "search", [NaturalSearch(n_corrections=0, n_steps=6, n_rows=60), LinearSearch()]
+    ("kind", "n_out", "y", "parameters", "search"),
+    [
+        (QUAMClassifier, 3, LABELS, "all", NATURAL),
+        (QUAMClassifier, 3, LABELS, "last_layer", NATURAL),
+        (QUAMClassifier, 3, LABELS, "all", LinearSearch()),
+        # The closed form of a classifier's last layer has tests of its own.
+        *((QUAMRegressor, 1, TARGET, part, NATURAL) for part in ("all", "last_layer")),
+        *((QUAMRegressor, 1, TARGET, part, LinearSearch()) for part in ("all", "last_layer")),
+    ],
 )
 def test_chains_give_what_automatic_gradients_give(monkeypatch, kind, n_out, y, parameters, search):
     net = trained(n_out, y)
     found = []
-    for steps in (ChainSteps, GeneralSteps):
-        if steps is GeneralSteps:
-            monkeypatch.setattr(arguments, "chain_steps", lambda *_, **__: None)
+    for in_chain in (True, False):
+        if not in_chain:
+            monkeypatch.setattr(arguments, "_inverses_of_chain", lambda *_: None)
         est = kind(net, search=search, parameters=parameters).fit(X, y)
-        used = est._fitted.models.steps
-        assert isinstance(getattr(used, "path", used), steps)
+        steps = est._fitted.models.engine.steps
+        if isinstance(search, LinearSearch):
+            assert (steps.inverses is not None) == in_chain
+        else:
+            # Paths of regressions have automatic gradients in any case.
+            chained = in_chain and kind is QUAMClassifier
+            of_chain = HeadSteps if parameters == "last_layer" else ChainSteps
+            assert isinstance(steps, of_chain if chained else GeneralSteps)
         # Where up and down diverge alike, rounding decides which comes first.
         models = est.set_params(setting="given").adversarial_models(X_NEW[:1])[0]
         models = [m["state_dict"] for m in sorted(models, key=lambda m: m["target"])]
@@ -237,13 +256,10 @@ def test_a_sample_of_the_training_rows_stands_for_all():
     )
 
 
-def test_untargeted_search_needs_the_penalty():
-    net = trained(3, LABELS)
-    with pytest.raises(ValueError, match="search='penalty'"):
-        QUAMClassifier(net, search="natural", targets="untargeted").fit(X, LABELS)
-    est = QUAMClassifier(net, targets="untargeted").fit(X, LABELS)
-    assert isinstance(est.search_, PenaltySearch)
-    assert "untargeted" in est.search_reason_
+@pytest.mark.parametrize("search", [NaturalSearch, LinearSearch])
+def test_untargeted_search_needs_the_penalty(search):
+    with pytest.raises(ValueError, match="'targets' parameter of"):
+        QUAMClassifier(trained(3, LABELS), search=search(targets="untargeted")).fit(X, LABELS)
 
 
 def test_where_the_curvature_cannot_be_measured(monkeypatch):
@@ -311,26 +327,24 @@ def test_what_is_called_feasible_is_so_on_all_rows():
     rows, y, unknown = blobs(4000)
     net = network_of_blobs(rows, y, n_epochs=10)
     search = NaturalSearch(n_rows=128)
-    est = QUAMClassifier(net, search=search, random_state=0, slack=5.0).fit(rows, y)
+    est = QUAMClassifier(net, search=search, random_state=0).fit(rows, y)
     models = est._fitted.models
+    problem, engine = models.problem, models.engine
     inputs = Inputs((torch.tensor(np.concatenate([rows[:25], unknown[:25]])),))
     inputs, original = models.given(inputs)
+    every, exact = torch.arange(len(rows)), []
 
-    class Keeper(BestSampler):
-        keeps_models = True
+    def watch(number, point, free):
+        chosen = ((point.cost > 0.1) & (point.cost <= engine.slack)).nonzero()[:, 0]
+        query = tuple(part[number[chosen]] for part in searches.queries)
+        on_training, _ = problem.predict(free(chosen), every, query)
+        exact.append(problem.expected_increase(on_training, every) * len(rows))
 
-        def finish(self):
-            pass
-
-    found = models._search(inputs, original, models.problem.targets.choose(original), Keeper, None)
-    chosen = found.found.nonzero()[:, 0]
-    assert len(chosen) > 50
-    free = {name: value[chosen] for name, value in found.models.items()}
-    query = tuple(part[chosen] for part in found.query)
-    every = torch.arange(len(rows))
-    on_training, _ = models.problem.predict(free, every, query)
-    increase = models.problem.expected_increase(on_training, every)
-    assert float((increase <= models.problem.slack).float().mean()) >= 0.9
+    for searches in models.searches(inputs, original, est._question(inputs).limits):
+        engine._paths(problem, searches, watch=watch)
+    exact = torch.cat(exact)
+    assert len(exact) > 50
+    assert float((exact <= engine.slack).float().mean()) >= 0.9
     # What users get has been measured on all rows.
     for of_row in est.adversarial_models(unknown[:2]):
         for model in of_row:
@@ -343,7 +357,7 @@ def test_what_is_called_feasible_is_so_on_all_rows():
                 ]
             assert np.isclose(model["loss_increase"], losses[0] - losses[1], atol=1e-5)
             assert (
-                model["feasible"] == (model["loss_increase"] * len(rows) <= 5.0)
+                model["feasible"] == (model["loss_increase"] * len(rows) <= est.slack_)
                 or not model["divergence"]
             )
 
@@ -403,15 +417,16 @@ def test_rows_that_cost_nothing_are_not_looked_at_and_the_estimate_has_no_bias(s
 
 
 def test_rows_that_the_network_is_unsure_of_tell_what_a_rival_costs():
-    log_proba = torch.tensor([[1.0, 0.0], [0.5, 0.5], [0.9, 0.1]]).log()
-    found = arguments._sensitivity(None, Categorical(log_proba))
+    def sensitivity(given, weight):
+        training = SimpleNamespace(weight=weight)
+        problem = SimpleNamespace(training=training, original_on_training=given)
+        return arguments._sensitivity(problem)
+
+    given = Categorical(torch.tensor([[1.0, 0.0], [0.5, 0.5], [0.9, 0.1]]).log())
+    found, weight = sensitivity(given, None), torch.tensor([1.0, 2.0, 0.0])
     torch.testing.assert_close(found, torch.tensor([0.0, 0.5, 0.18]) + arguments._LEAST_UNSURE)
-    weight = torch.tensor([1.0, 2.0, 0.0])
-    torch.testing.assert_close(
-        arguments._sensitivity(weight, Categorical(log_proba)), found * weight
-    )
-    gaussian = Gaussian(torch.zeros(3, 1), torch.ones(3, 1))
-    assert arguments._sensitivity(weight, gaussian) is weight
+    torch.testing.assert_close(sensitivity(given, weight), found * weight)
+    assert sensitivity(Gaussian(torch.zeros(3, 1), torch.ones(3, 1)), weight) is weight
 
 
 # -- accelerators ----------------------------------------------------------------------------
@@ -445,22 +460,23 @@ def as_fake(value, device):
     return value
 
 
-@pytest.mark.parametrize("search", [NaturalSearch(n_corrections=0), LinearSearch(), *OWN_OPTIMIZER])
 @pytest.mark.parametrize(
-    ("kind", "n_out", "y"), [(QUAMClassifier, 3, LABELS), (QUAMRegressor, 1, TARGET)]
+    ("search", "kind", "parameters"),
+    [
+        (NaturalSearch(), QUAMClassifier, "all"),
+        (NaturalSearch(), QUAMClassifier, "last_layer"),
+        *((s, QUAMClassifier, "all") for s in (LinearSearch(), *OWN_OPTIMIZER)),
+        *((s, QUAMRegressor, "all") for s in (LinearSearch(), *OWN_OPTIMIZER)),
+    ],
 )
-def test_a_step_stays_on_its_device_and_reads_nothing_back(search, kind, n_out, y):
+def test_a_step_stays_on_its_device_and_reads_nothing_back(search, kind, parameters):
     """Tensors without values refuse to be read by the host, and operations across devices."""
-    net = trained(n_out, y)
-    est = kind(net, search=search).fit(X, y)
+    n_out, y = (3, LABELS) if kind is QUAMClassifier else (1, TARGET)
+    est = kind(trained(n_out, y), search=search, parameters=parameters).fit(X, y)
     models = est._fitted.models
-    problem, steps = models.problem, models.steps
-    rows = torch.as_tensor(X_NEW[:3]).double()
-    original = est._fitted.reference.predict(Inputs((rows,)))
-    targets = problem.targets.choose(original)
-    n_targets = targets.shape[1]
-    repeated = rows.repeat_interleave(n_targets, dim=0), original.repeat(n_targets)
-    target = targets.flatten()
+    problem, steps = models.problem, models.engine.steps
+    inputs, original = models.given(Inputs((torch.as_tensor(X_NEW[:3]).double(),)))
+    searches = Searches(inputs.parts, original, problem.targets.choose(original))
     with FakeTensorMode(allow_non_fake_inputs=False) if DEVICE == "cuda" else nullcontext():
         executor = problem.network.executor
         chain = Chain([as_fake(layer, DEVICE) for layer in executor.chain.layers])
@@ -475,17 +491,23 @@ def test_a_step_stays_on_its_device_and_reads_nothing_back(search, kind, n_out, 
         )
         parts = {
             name: as_fake(getattr(problem, name), DEVICE)
-            for name in ("training", "evaluation", "original_on_training")
+            for name in ("training", "original_on_training")
         }
         fake_problem = dataclasses.replace(problem, network=network, **parts)
-        fake_steps = as_fake(steps, DEVICE)
-        query, given_ = (as_fake(part, DEVICE) for part in repeated)
-        target = as_fake(target, DEVICE)
-        state = fake_steps.init(fake_problem, (query,), given_, target, n_targets)
-        for step in range(2):
-            evaluation = fake_steps.evaluate(fake_problem, state, step)
-            state = fake_steps.update(fake_problem, state, evaluation, step)
-        for part in (evaluation.loss_increase, *evaluation.at_query.parts):
+        fake_steps, fake_searches = as_fake(steps, DEVICE), as_fake(searches, DEVICE)
+        if isinstance(steps, LinearSteps):
+            found = fake_steps.paths(fake_problem, fake_searches).points[-1]
+            predicted, cost = found.prediction, found.cost
+        elif isinstance(search, NaturalSearch):
+            found = walk(fake_steps, fake_problem, fake_searches).points[-1]
+            predicted, cost = found.prediction, found.cost
+        else:
+            state = fake_steps.init(fake_problem, fake_searches)
+            for step in range(2):
+                found = fake_steps.evaluate(fake_problem, state, step)
+                state = fake_steps.update(fake_problem, state, found, step)
+            predicted, cost = found.at_query, found.loss_increase
+        for part in (cost, *predicted.parts):
             assert part.device.type == DEVICE
 
 
@@ -539,7 +561,7 @@ def fitted_line():
 def test_regressors_search_in_closed_form_by_default(fitted_line):
     assert isinstance(fitted_line.search_, LinearSearch)
     assert "closed form" in fitted_line.search_reason_
-    est = QUAMRegressor().set_params(search__damping=0.1)
+    est = QUAMRegressor().set_params(search__prior_precision=0.1)
     assert isinstance(est.search, LinearSearch)
 
 
@@ -551,15 +573,18 @@ def test_bands_grow_with_the_distance_from_the_data(fitted_line):
         assert spread[-1] > 3 * spread[0]
 
 
-@pytest.mark.parametrize("damping", [0.5, 20.0])
-def test_damping_is_the_precision_of_a_prior_for_values(damping):
+@pytest.mark.parametrize("prior_precision", [0.5, 20.0])
+def test_prior_precision_is_the_precision_of_a_prior_for_values(prior_precision):
     """Bayesian linear regression with a prior, in closed form."""
     net = LinearRegression().fit(X, TARGET)
     est = QUAMRegressor(
-        net, search=LinearSearch(damping=damping), measure="variance", noise_variance=0.04
+        net,
+        search=LinearSearch(prior_precision=prior_precision),
+        measure="variance",
+        noise_variance=0.04,
     ).fit(X, TARGET)
     design, rows = np.c_[X, np.ones(len(X))], np.c_[X_NEW, np.ones(len(X_NEW))]
-    inverse = np.linalg.inv(design.T @ design / 0.04 + damping * np.eye(design.shape[1]))
+    inverse = np.linalg.inv(design.T @ design / 0.04 + prior_precision * np.eye(design.shape[1]))
     expected = np.einsum("ni,ij,nj->n", rows, inverse, rows)
     np.testing.assert_allclose(est.predict_uncertainty(X_NEW).epistemic, expected, rtol=0.005)
 
@@ -577,7 +602,7 @@ def test_the_default_prior_makes_the_training_data_most_likely():
         return precision * norm + log_det
 
     best = minimize_scalar(minus_evidence, bounds=(-9, 13), method="bounded")
-    search = LinearSearch(damping=float(np.exp(best.x)))
+    search = LinearSearch(prior_precision=float(np.exp(best.x)))
     same = QUAMRegressor(net, search=search, measure="variance", noise_variance=0.04)
     np.testing.assert_allclose(
         est.predict_uncertainty(X_NEW).epistemic,

@@ -13,7 +13,8 @@ from torch.nn.functional import cross_entropy
 
 from sklearn_quam import PenaltySearch, QUAMClassifier, QUAMRegressor
 from sklearn_quam._network.inputs.rows import Inputs
-from sklearn_quam._search.schedule import Schedule
+from sklearn_quam._search.penalty.adam import Schedule
+from sklearn_quam._search.searches import Searches
 
 from ..networks import LABELS, TARGET, TWO_TARGETS, X_NEW, X, dense, train
 from ..searches import quam
@@ -95,12 +96,12 @@ def test_an_untargeted_step_is_that_of_algorithm_1(kind, n_out, y, step):
     options = {"learning_rate": 0.05, "learning_rate_decay": 2.0, "adam_epsilon": 0.01}
     options |= {"penalty": 0.7, "penalty_growth": 3.0, "penalty_every": 4}
     est = quam(kind, module, targets="untargeted", **options, random_state=0).fit(X, y)
-    problem, steps = est._fitted.models.problem, est._fitted.models.steps
+    problem, steps = est._fitted.models.problem, est._fitted.models.engine.steps
     rows = torch.as_tensor(X_NEW[:5]).double()
     original = est._fitted.reference.predict(Inputs((rows,)))
     targets = problem.targets.choose(original)
     assert targets.shape == (5, 1)
-    state = steps.init(problem, (rows,), original, targets[:, 0], 1)
+    state = steps.init(problem, Searches((rows,), original, targets))
     start = {name: value.detach().clone() for name, value in state.free.items()}
     moved = steps.update(problem, state, steps.evaluate(problem, state, step), step)
     rate, penalty = {0: (0.05, 0.7), 4: (0.025, 2.1)}[step]
@@ -124,8 +125,8 @@ def test_an_untargeted_search_starts_next_to_the_given_network(kind, n_out, y):
     est = quam(kind, module, targets="untargeted", random_state=0).fit(X, y)
     rows = torch.as_tensor(X_NEW[:2]).double()
     original = est._fitted.reference.predict(Inputs((rows,)))
-    models, target = est._fitted.models, torch.zeros(2, dtype=torch.long)
-    state = models.steps.init(models.problem, (rows,), original, target, 1)
+    models, targets = est._fitted.models, torch.zeros(2, 1, dtype=torch.long)
+    state = models.engine.steps.init(models.problem, Searches((rows,), original, targets))
     for name, weight in module.named_parameters():
         change = state.free[name].detach() - weight.detach()
         size = change.square().mean().sqrt() / weight.detach().square().mean().sqrt()
@@ -165,6 +166,47 @@ def change_of(model, module):
         for name, parameter in module.named_parameters()
     ]
     return float(torch.cat(changes).norm())
+
+
+@each_task
+@pytest.mark.parametrize("targets", ["all", "untargeted"])
+@pytest.mark.parametrize("max_change", [None, 0.3])
+@pytest.mark.parametrize("batch_size", [7, 256])
+def test_half_of_the_searches_go_on_as_they_would_with_the_others(
+    kind, n_out, y, targets, max_change, batch_size
+):
+    options = {"targets": targets, "max_change": max_change, "batch_size": batch_size}
+    est = quam(kind, trained(n_out, y), **options, weight_decay=0.1, random_state=0).fit(X, y)
+    problem, steps = est._fitted.models.problem, est._fitted.models.engine.steps
+    rows = torch.as_tensor(X_NEW[:8]).double()
+    original = est._fitted.reference.predict(Inputs((rows,)))
+    targets = problem.targets.choose(original)[:, -1:]
+    state = steps.init(problem, Searches((rows,), original, targets))
+    for step in range(5):
+        state = steps.update(problem, state, steps.evaluate(problem, state, step), step)
+    index = torch.tensor([0, 3, 4, 6])
+    kept = steps.keep(state, index)
+    # More than one step: moments and the last losses have to be right, too.
+    for step in range(5, 9):
+        state, whole, whole_increase = one_step(problem, steps, state, step)
+        kept, half, half_increase = one_step(problem, steps, kept, step)
+        for got, wanted in zip(half.parts, whole.parts, strict=True):
+            assert_close(got, wanted[index])
+        assert_close(half_increase, whole_increase[index])
+        for name, value in kept.free.items():
+            assert_close(value, state.free[name][index])
+            assert not torch.equal(value[0], problem.network.free.start[name])
+
+
+def one_step(problem, steps, state, step):
+    """Return the next state, and what was predicted and paid before."""
+    evaluation = steps.evaluate(problem, state, step)
+    at_query = evaluation.at_query.map(lambda part: part.detach().clone())
+    return steps.update(problem, state, evaluation, step), at_query, evaluation.loss_increase
+
+
+def assert_close(got, wanted):
+    torch.testing.assert_close(got, wanted, rtol=1e-12, atol=1e-12)
 
 
 # -- arguments -------------------------------------------------------------------------------
@@ -213,7 +255,7 @@ def test_a_search_that_is_changed_after_fit_is_refused_until_it_is_set_back():
 
 def test_mini_batches_are_drawn_again_rather_than_stored():
     options = {"n_steps": 500, "batch_size": 7, "random_state": 0}
-    steps = quam(QUAMClassifier, dense(), **options).fit(X, LABELS)._fitted.models.steps
+    steps = quam(QUAMClassifier, dense(), **options).fit(X, LABELS)._fitted.models.engine.steps
     restored = pickle.loads(pickle.dumps(steps))
     assert torch.equal(restored.batches, steps.batches)
     assert restored.schedule == steps.schedule

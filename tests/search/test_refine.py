@@ -15,8 +15,7 @@ from torch import nn
 
 from sklearn_quam import NaturalSearch, QUAMClassifier, QUAMRegressor
 from sklearn_quam._search import rivals
-from sklearn_quam._search.natural.path import default_precision
-from sklearn_quam._search.rivals import _witnesses, cheapest_rivals
+from sklearn_quam._search.rivals import _training_sample, cheapest_rivals
 from sklearn_quam.exceptions import NetworkError
 
 N_TRAINING, N_ROWS = 80, 3
@@ -50,7 +49,7 @@ class Solver:
         start = est._fitted.models.problem.network.free.start
         self.shapes = [tuple(part.shape) for part in start.values()]
         self.given = np.concatenate([part.double().numpy().ravel() for part in start.values()])
-        self.rows, self.tau = rows, default_precision(est._fitted.models.problem)
+        self.rows, self.tau = rows, est._fitted.models.engine.precision
         self.log_proba = log_softmax(self.logits(self.given, rows), axis=1)
 
     def logits(self, vector, rows):
@@ -115,11 +114,12 @@ def test_refined_costs_are_no_higher_than_those_of_the_models_on_the_path(kind):
     est, train, rows = fitted(kind)
     inputs, solver, costs = est._check_inputs(rows), Solver(est, train), refined(kind)
     original, limits = est._fitted.predict(inputs)[0], est._question(inputs).limits
-    watched = est._fitted.models.watched(inputs[:], original, rivals.RivalKeeper, limits)
-    for keeper, _ in watched:
-        parts = [part.double().flatten(1) for part in keeper.models.values()]
+    models = est._fitted.models
+    for searches in models.searches(inputs[:], original, limits):
+        found = models.engine.first_rivals(models.problem, searches, close=False)
+        parts = [part.double().flatten(1) for part in found.free.values()]
         of_path = np.array([solver.cost(model) for model in torch.cat(parts, dim=1).numpy()])
-        reached = keeper.found.numpy() & (costs.ravel() > 0)
+        reached = found.found.numpy() & (costs.ravel() > 0)
         assert reached.any()
         assert (costs.ravel()[reached] <= of_path[reached] * (1 + 1e-5)).all()
 
@@ -143,10 +143,10 @@ def test_refined_costs_do_not_depend_on_the_rows_beside_them(kind, rtol):
 
 def test_some_training_rows_stand_for_others():
     nats = torch.tensor([[5.0, 1.0, 4.0, 2.0, 3.0, 0.5, 0.4, 0.3, 0.2, 0.1]])
-    index, count = _witnesses(nats, 8)
+    index, count = _training_sample(nats, 8)
     assert index[0, :6].tolist() == [0, 2, 4, 3, 1, 5]
     assert count[0].tolist() == [1, 1, 1, 1, 1, 1, 2, 2]
-    index, count = _witnesses(nats, 10)
+    index, count = _training_sample(nats, 10)
     assert index.tolist() == [list(range(10))]
     assert float(count.sum()) == 10
 
@@ -170,8 +170,6 @@ def test_a_mean_of_a_linear_regression_costs_what_the_posterior_says():
     # By hand: half the squared distance over the variance of the mean, in units of the noise.
     variance = float(est._fitted.predict(est._check_inputs(rows[:1]))[0].variance)
     design = np.c_[rows, np.ones(60)].astype(float)
-    precision = design.T @ design / variance + default_precision(
-        est._fitted.models.problem
-    ) * np.eye(4)
+    precision = design.T @ design / variance + est._fitted.models.engine.precision * np.eye(4)
     of_mean = np.einsum("ij,jk,ik->i", design[:3], np.linalg.inv(precision), design[:3])
     np.testing.assert_allclose(costs, (variance / of_mean / 2)[:, None].repeat(2, 1), rtol=1e-4)

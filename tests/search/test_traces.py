@@ -35,7 +35,7 @@ def test_a_trace_gives_the_estimate_back(data, memory_limit):
         increase = np.array([trace["loss_increase"] for trace in traces])
         divergence = np.array([trace["divergence"] for trace in traces])
         assert increase.shape == (3, N_STEPS + 1)
-        weights = np.exp(-increase.clip(min=0) / est._fitted.models.temperature)
+        weights = np.exp(-increase.clip(min=0) / (est.temperature_ / len(X)))
         np.testing.assert_allclose(np.average(divergence, weights=weights), expected, rtol=1e-8)
 
 

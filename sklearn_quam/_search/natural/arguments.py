@@ -1,74 +1,86 @@
-"""What users say about natural and linear search."""
+"""Natural and linear search as users describe them."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
-from ..._curvature.preconditioner import make_preconditioner
+from ..._curvature.influence import Influence
+from ..._curvature.preconditioner import LayerInverse, Preconditioner, make_preconditioner
 from ..._network.executors import ChainExecutor
-from ..._network.free import FreeNetwork
-from ..._network.limits import Limits, slices
+from ..._network.limits import Limits, batches, slices
 from ..._network.predictions import Categorical
 from ...exceptions import CurvatureError, NetworkError
 from ..problem import Problem
-from .chains import ChainSteps, chain_steps
-from .general import general_steps
+from ..targets import TARGETS
+from .chain import ChainSteps, inputs_of_layers
+from .engine import NaturalEngine
+from .gaussian import MANY_CLASSES, gaussian_head
+from .general import GeneralSteps, general_steps, is_linear_throughout
+from .head import HeadSteps
 from .linear import LinearSteps
-from .path import NaturalSteps, default_precision
 
-# What "auto" means for classes, and for real-valued outputs.
-_AUTO: dict[str, tuple[Any, Any]] = {"n_corrections": (0, 8)}
-# Training rows that tell what models cost: several layers bend further than one. Other networks
-# than chains take longer for other things, and less can be said about which rows matter.
-_N_ROWS_OF_HEAD, _N_ROWS_OF_CHAIN, _N_ROWS = 16, 32, 128
-# How unsure a network counts as being of a training row at least.
+# Steps that make each model of a regression cheaper, unless it is linear.
+_N_CORRECTIONS = 8
+# Training samples on which costs are measured: several layers bend further than one. Networks that
+# are no chains take longer for other things, and less can be said about which samples matter.
+_N_ROWS_OF_HEAD, _N_ROWS_OF_CHAIN, _N_ROWS = 16, 64, 128
+# How unsure a network counts as being of a training sample at least.
 _LEAST_UNSURE = 0.01
 _ROWS_AT_ONCE = 4096
 # Log-odds whose rounding in single precision is too coarse for what small changes cost.
 _LARGE_LOG_ODDS = 100.0
+# Largest cost of a model that explains the training data, in nats.
+SLACK = 10.0
 
 
 class NaturalSearch(BaseEstimator):
     """Adversarial model search by natural gradients: the default of QUAM.
 
-    For every row and class, the network is changed step by step until it is sure of the class. Each
-    step is the change that costs the training data the least, to first order, for an equal share of
-    the way: the gradient of the class's log-odds at the one row, times the inverse curvature of the
-    training loss. The curvature (Kronecker factors of each layer) is measured once, by ``fit``; no
-    step needs a gradient of the training loss, a learning rate or a schedule. What each model on
-    the way costs is measured on the training rows where it is likely to cost most, which are those
-    that it moves and that the network is unsure of, and on a weighted sample of the others. Pass
-    it as ``search`` of QUAM; its arguments are tuned as ``search__n_rows``, ....
+    For every sample and class, the network is changed step by step until it is sure of the class.
+    Each step is the change that costs the training data the least, to first order, for an equal
+    share of the distance: the gradient of the class's log-odds at the sample, times the inverse
+    curvature of the training loss. ``fit`` measures the curvature once, as Kronecker factors of
+    each layer; no step needs a gradient of the training loss, a learning rate or a schedule. The
+    cost of a model is the sum of KL(given || model) over the training data plus half the prior
+    precision times the squared distance of the weights, in nats. It is measured on the training
+    samples that the model changes most among those that the network is unsure of, and on a weighted
+    sample of the others. A single linear layer that returns logits of more than 64 classes is not
+    searched: the posterior of its logits is taken as Gaussian, as in `LinearSearch`. Pass it as
+    ``search`` of QUAM; its arguments are tuned as ``search__n_rows``, ....
 
     Parameters
     ----------
     n_steps : int, default=5
-        Steps of each search. More of them follow the way more closely.
+        Steps of each search. More of them follow the path more closely. A search ends early when
+        its model weighs less than exp(-12).
     n_corrections : int or "auto", default="auto"
         Steps after each of these that make the model cheaper without a change of its target's
         score: closer to the cheapest model there is, and slower. "auto" is 0 for classifiers, whose
-        rows are ranked as well without, and 8 for regressors that are no linear models.
+        samples are ranked as well without, and 8 for regressors that are no linear models.
     goal : float, default=32.0
         Log-odds of the class that a search goes to. Regressors go to five standard deviations that
         the mean has in a linear model, whatever this says.
-    damping : float or "auto", default="auto"
-        What is added to the curvature of the whole training data: the precision of a prior around
-        the given network. The smaller it is, the further searches go along directions that the
-        training data say nothing about, and the less these cost. "auto" is 0.01 for each class, and
-        0.1 for regressors.
+    prior_precision : float or "auto", default="auto"
+        Precision of a Gaussian prior around the given network. The smaller it is, the further
+        searches go along directions that the training data say nothing about, and the less these
+        cost. "auto" is 0.01 for each class; for regressors it is the precision that makes the
+        training data most likely (the marginal likelihood).
     n_rows : int or "auto", default="auto"
-        Training rows that tell what the models for a row cost: three quarters of them those that
-        are likely to cost most, the rest drawn from all others. All are taken if there are no
-        more. "auto" is 32 where linear layers at the end of a network are searched, 16 where it
-        is a single one (its cost is known to second order for all training rows, and these rows
-        tell the rest), and 128 elsewhere.
+        Training samples on which the cost of a model is measured: three quarters of them those that
+        it is likely to change most, the rest drawn from all others. All are taken if there are no
+        more. "auto" is 64 where linear layers at the end of a network are searched, 16 where it is
+        a single one (its cost is known to second order for all training samples, and these add the
+        rest), and 128 elsewhere.
+    targets : "auto", "all" or int, default="auto"
+        A search for each class, or for the N most probable ones. "auto" is all classes if there are
+        at most 20, else the most probable one and its ten likeliest rivals. Regressors have two
+        searches for each output, up and down.
 
     See Also
     --------
@@ -87,8 +99,9 @@ class NaturalSearch(BaseEstimator):
         "n_steps": [Interval(Integral, 1, None, closed="left")],
         "n_corrections": [Interval(Integral, 0, None, closed="left"), StrOptions({"auto"})],
         "goal": [Interval(Real, 0, None, closed="neither")],
-        "damping": [Interval(Real, 0, None, closed="neither"), StrOptions({"auto"})],
+        "prior_precision": [Interval(Real, 0, None, closed="neither"), StrOptions({"auto"})],
         "n_rows": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
+        "targets": TARGETS,
     }
 
     def __init__(
@@ -97,34 +110,42 @@ class NaturalSearch(BaseEstimator):
         n_steps: int = 5,
         n_corrections: int | str = "auto",
         goal: float = 32.0,
-        damping: float | str = "auto",
+        prior_precision: float | str = "auto",
         n_rows: int | str = "auto",
+        targets: Any = "auto",
     ) -> None:
         self.n_steps = n_steps
         self.n_corrections = n_corrections
         self.goal = goal
-        self.damping = damping
+        self.prior_precision = prior_precision
         self.n_rows = n_rows
+        self.targets = targets
 
     def _needs_double(self, on_training: Any) -> bool:
         """Tell whether rounding would show: corrections amplify it, and large log-odds have it."""
         if not isinstance(on_training, Categorical):
-            return bool(_chosen(self, "n_corrections", 1))
-        if _chosen(self, "n_corrections", 0):
+            return self.n_corrections != 0
+        if self.n_corrections not in ("auto", 0):
             return True
         return bool((on_training.log_proba < -_LARGE_LOG_ODDS).any())
 
-    def _steps(self, problem: Problem, generator: torch.Generator, limits: Limits) -> NaturalSteps:
-        """Return the steps of a search."""
-        precision = prior_precision(self, problem)
-        return _natural_steps(self, problem, generator, limits, precision)[0]
+    def _engine(
+        self, problem: Problem, temperature: float, generator: torch.Generator, limits: Limits
+    ) -> NaturalEngine:
+        """Return what runs the searches."""
+        inverse = _inverse_curvature(self, problem, generator, limits)
+        head = _head(problem, inverse)
+        if head is not None and len(head.outputs) > MANY_CLASSES:
+            return _closed_form(self, problem, temperature, inverse, generator)
+        steps = _steps(self, problem, inverse, generator)
+        return NaturalEngine(steps, temperature, SLACK, inverse.precision)
 
 
 class LinearSearch(BaseEstimator):
     """Adversarial models in closed form: the network taken as linear in its parameters.
 
     A rival class costs half the squared distance of its log-odds over their variance, which comes
-    from the inverse curvature of the training loss. No training row is looked at, and nothing is
+    from the inverse curvature of the training loss. No training sample is looked at, and nothing is
     searched: much faster than `NaturalSearch`, and less exact. It is the default of regressors,
     whose means then have a Gaussian posterior. Pass it as ``search`` of QUAM.
 
@@ -132,11 +153,10 @@ class LinearSearch(BaseEstimator):
     ----------
     goal : float, default=32.0
         Log-odds of the class up to which models count; see `NaturalSearch`.
-    damping : float or "auto", default="auto"
-        What is added to the curvature of the whole training data; see `NaturalSearch`. "auto" is
-        0.01 for each class, and for regressors the precision that makes the training data most
-        likely (the marginal likelihood), so that bands have about the right width whatever the
-        size of the network.
+    prior_precision : float or "auto", default="auto"
+        Precision of a Gaussian prior around the given network; see `NaturalSearch`.
+    targets : "auto", "all" or int, default="auto"
+        Which classes are rivals; see `NaturalSearch`.
 
     See Also
     --------
@@ -145,133 +165,163 @@ class LinearSearch(BaseEstimator):
     Examples
     --------
     >>> from sklearn_quam import LinearSearch, QUAMClassifier
-    >>> QUAMClassifier(search=LinearSearch(damping=0.1)).search
-    LinearSearch(damping=0.1)
+    >>> QUAMClassifier(search=LinearSearch(prior_precision=0.1)).search
+    LinearSearch(prior_precision=0.1)
     """
 
     _parameter_constraints: ClassVar[dict] = {
-        "goal": NaturalSearch._parameter_constraints["goal"],
-        "damping": NaturalSearch._parameter_constraints["damping"],
+        name: NaturalSearch._parameter_constraints[name]
+        for name in ("goal", "prior_precision", "targets")
     }
 
-    def __init__(self, *, goal: float = 32.0, damping: float | str = "auto") -> None:
+    def __init__(
+        self,
+        *,
+        goal: float = 32.0,
+        prior_precision: float | str = "auto",
+        targets: Any = "auto",
+    ) -> None:
         self.goal = goal
-        self.damping = damping
+        self.prior_precision = prior_precision
+        self.targets = targets
 
-    def _steps(self, problem: Problem, generator: torch.Generator, limits: Limits) -> LinearSteps:
-        """Return the steps of a search."""
-        precision = prior_precision(self, problem)
-        search = NaturalSearch(goal=self.goal, n_corrections=0)
-        path: Any
-        # The bands of values are to have the width that the prior gives them.
-        factored = _task(problem) == 0
-        path, preconditioner = _natural_steps(
-            search, problem, generator, limits, precision, factored
-        )
-        # No training row is looked at.
-        path = replace(path, influence=None)
-        return LinearSteps(path, preconditioner, problem.n_training_rows)
+    def _engine(
+        self, problem: Problem, temperature: float, generator: torch.Generator, limits: Limits
+    ) -> NaturalEngine:
+        """Return what evaluates the closed form."""
+        inverse = _inverse_curvature(self, problem, generator, limits)
+        return _closed_form(self, problem, temperature, inverse, generator)
 
 
-def is_linear(network: FreeNetwork) -> bool:
-    """Tell whether all that is searched is a single linear layer."""
-    executor = network.executor
-    return isinstance(executor, ChainExecutor) and len(executor.steps[1]) == 1
+def _closed_form(
+    search: NaturalSearch | LinearSearch,
+    problem: Problem,
+    temperature: float,
+    inverse: Preconditioner,
+    generator: torch.Generator,
+) -> NaturalEngine:
+    """Return what takes the network as linear in its parameters."""
+    steps = LinearSteps(search.goal, inverse, _inverses_of_chain(problem, inverse))
+    head = _head(problem, inverse)
+    gaussian = None if head is None else gaussian_head(head, generator)
+    return NaturalEngine(steps, temperature, SLACK, inverse.precision, gaussian)
 
 
-def prior_precision(search: Any, problem: Problem) -> float | None:
-    """Return the precision of the prior around the given network; None is the most likely one."""
-    if search.damping != "auto":
-        return float(search.damping)
-    if isinstance(search, LinearSearch) and _task(problem):
+def _head(problem: Problem, inverse: Preconditioner) -> LayerInverse | None:
+    """Return the inverse of the single searched layer, if its outputs are logits."""
+    inverses, executor = _inverses_of_chain(problem, inverse), cast(Any, problem.network.executor)
+    if inverses is None or len(inverses) > 1 or not isinstance(inverses[0], LayerInverse):
         return None
-    return default_precision(problem)
+    return inverses[0] if executor.likelihood.link == "logits" and not executor.steps[2] else None
 
 
-def _task(problem: Problem) -> int:
-    """Return 0 for classes and 1 for real-valued outputs."""
-    return int(problem.network.executor.likelihood.kind is not Categorical)
-
-
-def _chosen(search: NaturalSearch, name: str, task: int) -> Any:
-    """Return an argument, or what "auto" means for it."""
-    value = getattr(search, name)
-    return _AUTO[name][task] if value == "auto" else value
-
-
-def _sensitivity(weight: Tensor | None, original: Any) -> Tensor | None:
-    """Return about what it costs to move the outputs for each training row by the same.
-
-    For classes that is how unsure the given network is: a small change of the logits for a row that
-    it is sure of costs next to nothing. A large one does cost, so that no row counts as free.
-    """
-    if not isinstance(original, Categorical):
-        return weight
-    found = original.log_proba.new_empty(len(original.log_proba))
-    for rows in slices(len(found), _ROWS_AT_ONCE):
-        found[rows] = 1 - original.log_proba[rows].exp().square().sum(dim=-1) + _LEAST_UNSURE
-    return found if weight is None else found * weight
-
-
-def _natural_steps(
-    search: NaturalSearch,
+def _inverse_curvature(
+    search: NaturalSearch | LinearSearch,
     problem: Problem,
     generator: torch.Generator,
     limits: Limits,
-    precision: float | None,
-    factored: bool = True,
-) -> tuple[NaturalSteps, Any]:
-    """Return steps of a search that goes by the curvature, and the inverse of that."""
+) -> Preconditioner:
+    """Return the inverse curvature of the training loss and the prior."""
+    precision = search.prior_precision
     try:
-        return _measured_steps(search, problem, generator, limits, precision, factored)
+        return make_preconditioner(
+            problem.network,
+            problem.training,
+            problem.original_on_training,
+            limits,
+            precision=problem.default_precision() if precision == "auto" else float(precision),
+            # The bands of values are to have the width that the prior gives them.
+            factored=problem.is_classification,
+            n_training_rows=problem.n_training_rows,
+            generator=generator,
+        )
     except NetworkError as error:
         raise CurvatureError(str(error.__cause__ or error)) from error
 
 
-def _measured_steps(
-    search: NaturalSearch,
-    problem: Problem,
-    generator: torch.Generator,
-    limits: Limits,
-    precision: float | None,
-    factored: bool = True,
-) -> tuple[NaturalSteps, Any]:
-    network, training = problem.network, problem.training
-    if problem.targets.untargeted:
-        raise ValueError(
-            "targets='untargeted' has no class or direction to go to, which natural and linear "
-            "search need: pass search='penalty', or other targets."
-        )
-    assert problem.original_on_training is not None
-    task = _task(problem)
-    n_corrections = _chosen(search, "n_corrections", task)
-    preconditioner = make_preconditioner(
-        network,
-        training,
-        problem.original_on_training,
-        limits,
-        precision=precision,
-        factored=factored,
-        n_training_rows=problem.n_training_rows,
-        generator=generator,
-    )
+def _inverses_of_chain(problem: Problem, inverse: Preconditioner) -> list[Any] | None:
+    """Return the inverse of each layer, if what is searched is a chain of linear layers."""
+    executor, free = problem.network.executor, problem.network.free
+    if not isinstance(executor, ChainExecutor) or free.updates:
+        return None
+    names, layers, _ = executor.steps
+    needed = [weight for weight, _ in names]
+    biases = [bias for (_, bias), one in zip(names, layers, strict=True) if one.bias is not None]
+    if sorted(needed + biases) != sorted(free.start):
+        return None
+    try:
+        return [inverse.of_layer(name) for name in needed]
+    except KeyError:
+        return None
+
+
+def _steps(
+    search: NaturalSearch, problem: Problem, inverse: Preconditioner, generator: torch.Generator
+) -> HeadSteps | ChainSteps | GeneralSteps:
+    """Return how searches move: in a head, through a chain, or through any network."""
     start = float(torch.rand((), generator=generator))
-    wanted: Any = search.n_rows
-    if wanted == "auto":
-        wanted = _N_ROWS_OF_CHAIN if isinstance(network.executor, ChainExecutor) else _N_ROWS
-        wanted = _N_ROWS_OF_HEAD if is_linear(network) and not task else wanted
-    n_rows = min(wanted, len(training))
-    ways: Any = {"n_steps": search.n_steps, "goal": search.goal, "n_rows": n_rows, "start": start}
-    ways["precision"] = precision or 0.0
-    ways["sensitivity"] = _sensitivity(training.weight, problem.original_on_training)
-    # The path of a linear regression is the cheapest one.
-    if is_linear(network) and search.n_corrections == "auto":
-        n_corrections = 0
-    # Corrections need gradients of what training rows cost, which the chain does without.
-    steps: ChainSteps | None = None
-    if not n_corrections:
-        steps = chain_steps(network, training, preconditioner, **ways)
-    if steps is not None:
-        return steps, preconditioner
-    ways["n_corrections"] = n_corrections
-    return general_steps(network, training, preconditioner, **ways), preconditioner
+    sensitivity = _sensitivity(problem)
+    inverses = _inverses_of_chain(problem, inverse)
+    executor: Any = problem.network.executor
+    is_linear = inverses is not None and len(inverses) == 1
+    n_corrections: Any = search.n_corrections
+    if n_corrections == "auto":
+        # The path of a linear regression is the cheapest one.
+        n_corrections = 0 if problem.is_classification or is_linear else _N_CORRECTIONS
+    # Corrections need gradients of the cost, which chains do without.
+    if inverses is None or n_corrections or not problem.is_classification:
+        # The same function has the same numbers, however it is written.
+        is_chain = problem.is_classification and is_linear_throughout(problem, inverse)
+        n_rows = _n_rows(search, problem, _N_ROWS_OF_CHAIN if is_chain else _N_ROWS)
+        common = (search.n_steps, search.goal, n_rows, inverse.precision)
+        try:
+            return general_steps(problem, inverse, n_corrections, start, sensitivity, common)
+        except NetworkError as error:
+            raise CurvatureError(str(error.__cause__ or error)) from error
+    influence = Influence(
+        tuple(_features_of_chain(problem, executor.chain)),
+        tuple(layer.inputs for layer in inverses),
+        sensitivity,
+        start,
+    )
+    if _head(problem, inverse) is not None:
+        n_rows = _n_rows(search, problem, _N_ROWS_OF_HEAD)
+        common = (search.n_steps, search.goal, n_rows, inverse.precision)
+        return HeadSteps(*common, influence, inverses[0])
+    n_rows = _n_rows(search, problem, _N_ROWS_OF_CHAIN)
+    common = (search.n_steps, search.goal, n_rows, inverse.precision)
+    return ChainSteps(*common, influence, inverses)
+
+
+def _n_rows(search: NaturalSearch, problem: Problem, auto: int) -> int:
+    """Return the number of training samples on which costs are measured."""
+    wanted = auto if search.n_rows == "auto" else int(search.n_rows)
+    return min(wanted, len(problem.training))
+
+
+def _features_of_chain(problem: Problem, chain: Any) -> list[Tensor]:
+    """Return what each layer takes for all training samples."""
+    (rows,) = problem.training.rows
+    # The first ones are the samples at the cut themselves: not another copy of them.
+    widths = [layer.weight.shape[1] for layer in chain.layers[1:]]
+    features = [rows, *(rows.new_empty(len(rows), width) for width in widths)]
+    for chunk in batches(rows):
+        values = inputs_of_layers(chain, rows[chunk])
+        for whole, part in zip(features[1:], values[1:], strict=True):
+            whole[chunk] = part
+    return features
+
+
+def _sensitivity(problem: Problem) -> Tensor | None:
+    """Return about what it costs to change the outputs of each training sample by the same.
+
+    For classes that is how unsure the given network is: a small change of the logits of a sample
+    that it is sure of costs next to nothing. A large one does cost, so that none counts as free.
+    """
+    weight, given = problem.training.weight, problem.original_on_training
+    if not isinstance(given, Categorical):
+        return weight
+    found = given.log_proba.new_empty(len(given.log_proba))
+    for rows in slices(len(found), _ROWS_AT_ONCE):
+        found[rows] = 1 - given.log_proba[rows].exp().square().sum(dim=-1) + _LEAST_UNSURE
+    return found if weight is None else found * weight

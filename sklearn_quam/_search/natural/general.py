@@ -10,15 +10,15 @@ from torch import Tensor
 
 from ..._curvature.influence import Influence
 from ..._curvature.layers import features_of_layers
-from ..._curvature.preconditioner import Preconditioner
+from ..._curvature.preconditioner import LayerInverse, Preconditioner
 from ..._network.free import Free, FreeNetwork
 from ..._network.limits import accumulation_dtype, rows_within, slices
 from ..._network.outputs import NetworkErrors
-from ..._network.predictions import Prediction
-from ..._network.reference import Rows, TrainingSet
+from ..._network.reference import Rows
 from ..problem import Problem
-from ..steps import State
-from .path import NaturalEvaluation, NaturalSteps, Witnesses
+from ..searches import Searches
+from .paths import Point
+from .walk import NaturalSteps, TrainingSample
 
 _ROWS_AT_ONCE = 256
 _TINY = 1e-30
@@ -32,20 +32,33 @@ _DAMPING_OF_FEATURES = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
-class GeneralState(State):
-    """Searches with the training rows that tell what they cost; see `State`.
+class GeneralState:
+    """Searches with a copy of the free parameters each.
 
     Parameters
     ----------
-    free, query, original, target
-        See `State`.
-    witnesses : Witnesses
-        Training rows that tell what a model costs.
+    free : dict of Tensor of shape (n_searches, ...)
+        The free parameters of the model that each search has arrived at.
+    query : tuple of Tensor of shape (n_searches, ...)
+        Values at the cut of the sample of each search.
+    original : Prediction
+        What the given network predicts for it.
+    target : Tensor of shape (n_searches,)
+        Its target.
+    sample : Tensor of shape (n_searches,)
+        The number of the sample.
+    rows : TrainingSample
+        Training samples on which the cost is measured.
     goal : Tensor of shape (n_searches,) or None
         Where the searches go; known from the first step on.
     """
 
-    witnesses: Witnesses
+    free: Free
+    query: Rows
+    original: Any
+    target: Tensor
+    sample: Tensor
+    rows: TrainingSample
     goal: Tensor | None = None
 
 
@@ -60,7 +73,7 @@ class GeneralSteps(NaturalSteps):
     preconditioner : Preconditioner
         The inverse curvature.
     layers : tuple of str
-        Names of the layers whose inputs tell which training rows are moved.
+        Names of the layers whose inputs tell which training samples are moved.
     n_corrections : int
         Steps that make each model cheaper before it is looked at.
     """
@@ -68,37 +81,49 @@ class GeneralSteps(NaturalSteps):
     preconditioner: Preconditioner
     layers: tuple[str, ...]
     n_corrections: int
+    drops_searches = True
 
-    def init(
-        self, problem: Problem, query: Rows, original: Prediction, target: Tensor, n_targets: int
-    ) -> GeneralState:
+    def init(self, problem: Problem, searches: Searches) -> GeneralState:
         """Return the state of searches that start at the given network."""
-        own = tuple(part[::n_targets] for part in query)
-        features = _features(problem.network, self.layers, own)
-        start = problem.network.free.start
-        free = {name: value.expand(len(target), *value.shape) for name, value in start.items()}
-        witnesses = self.witnesses(problem, features)
-        return GeneralState(leaves(free), query, original, target, witnesses)
+        features = _features(problem.network, self.layers, searches.query)
+        n_searches, start = len(searches), problem.network.free.start
+        free = {name: value.expand(n_searches, *value.shape) for name, value in start.items()}
+        every = torch.arange(len(searches.targets), device=searches.targets.device)
+        return GeneralState(
+            leaves(free),
+            searches.queries,
+            searches.original,
+            searches.target,
+            every.repeat_interleave(searches.n_targets),
+            self.training_sample(problem, features),
+        )
 
-    def evaluate(self, problem: Problem, state: GeneralState, step: int) -> NaturalEvaluation:  # noqa: ARG002
+    def evaluate(self, problem: Problem, state: GeneralState, step: int) -> Point:
         """Return what the models predict and cost."""
         network, targets = problem.network, problem.targets
         weights = network.free.weights(state.free)
         at_query = predict_at_query(network, weights, state.query)
-        with torch.no_grad():
-            cost = self._mean_cost(problem, state, state.free)
-        score = targets.score(at_query, state.original, state.target)  # type: ignore[arg-type]
-        at_query = at_query.map(torch.Tensor.detach)
-        return NaturalEvaluation(at_query, cost, cost, score, None)
+        if step == 0:
+            # The given network itself.
+            cost = torch.zeros_like(at_query.parts[0].detach()[:, 0])
+        else:
+            with torch.no_grad():
+                cost = self._cost(problem, state, state.free)
+        score = targets.score(at_query, state.original, state.target)
+        return Point(at_query.map(torch.Tensor.detach), cost, score)
 
     def update(
-        self, problem: Problem, state: GeneralState, evaluation: NaturalEvaluation, step: int
+        self, problem: Problem, state: GeneralState, point: Point, step: int, kept: Tensor | None
     ) -> GeneralState:
-        """Take an equal share of the way."""
-        gradient = _gradient(evaluation.score, state.free)
+        """Take an equal share of the distance to the goal with the searches that are kept."""
+        gradient = _gradient(point.score, state.free)
+        score = point.score.detach()
+        if kept is not None:
+            state, score = _some(state, kept), score[kept]
+            gradient = {name: value[kept] for name, value in gradient.items()}
         with torch.no_grad():
             direction = self.preconditioner(gradient)
-            slope, score = _product(gradient, direction), evaluation.score.detach()
+            slope = _product(gradient, direction)
             goal = self.goals(problem, score, slope) if state.goal is None else state.goal
             length = self.length(goal, score, slope, step)
             state = replace(state, free=leaves(_moved(state.free, length, direction)), goal=goal)
@@ -110,7 +135,7 @@ class GeneralSteps(NaturalSteps):
         """Make the models cheaper where they are: downhill, without a change of their scores."""
         assert state.goal is not None
         with torch.enable_grad():
-            cost = self._expected_cost(problem, state, state.free)
+            cost = self._cost(problem, state, state.free)
             downhill = _gradient(cost, state.free)
             score = self._score(problem, state, state.free)
             gradient = _gradient(score, state.free)
@@ -120,13 +145,13 @@ class GeneralSteps(NaturalSteps):
             direction = _moved(direction, -part, own)
             # The lowest point of the parabola through the cost here, its slope, and the cost there.
             slope = _product(downhill, direction)
-            there = self._expected_cost(problem, state, _moved(state.free, -1.0, direction))
+            there = self._cost(problem, state, _moved(state.free, -1.0, direction))
             # Nothing here jumps: rounding must not lead searches of the same row to other places.
             bend = torch.maximum(2 * (there - cost + slope), slope / _MAX_LENGTH)
             length = torch.nan_to_num(slope / bend.clamp(min=_TINY), 0.0, 0.0, 0.0)
             free = _moved(state.free, -length, direction)
             # Less of it where it gains little, or leads away from where the search was on its way.
-            gain = (cost - self._expected_cost(problem, state, free)) / (slope * length)
+            gain = (cost - self._cost(problem, state, free)) / (slope * length)
             drift = (self._score(problem, state, free) - score) / (state.goal / self.n_steps)
             share = (gain / _GOOD_GAIN).clamp(0, 1) * (2 - drift.abs() / _GOOD_DRIFT).clamp(0, 1)
             length = length * torch.nan_to_num(share, 0.0)
@@ -139,55 +164,102 @@ class GeneralSteps(NaturalSteps):
         at_query = predict_at_query(problem.network, weights, state.query)
         return targets.score(at_query, state.original, state.target)
 
-    def _on_witnesses(self, problem: Problem, state: GeneralState, free: Free) -> Prediction:
-        """Return what models predict for training rows, (n_rows, n_targets, n_witnesses)."""
-        n_rows = len(state.witnesses.index)
-        n_targets = len(state.target) // n_rows
-        index = state.witnesses.index.repeat_interleave(n_targets, dim=0)
-        return problem.predict_each(free, index).unflatten(0, (n_rows, n_targets))
-
-    def _expected_cost(self, problem: Problem, state: GeneralState, free: Free) -> Tensor:
-        """Return what models cost if the given network is right, in nats of the rows at hand."""
-        return self._mean_cost(problem, state, free) * problem.n_training_rows
-
-    def _mean_cost(self, problem: Problem, state: GeneralState, free: Free) -> Tensor:
-        """Return the same as an increase of the mean loss."""
-        divergence = state.witnesses.original[:, None].kl(self._on_witnesses(problem, state, free))
+    def _cost(self, problem: Problem, state: GeneralState, free: Free) -> Tensor:
+        """Return what models cost, in nats."""
+        on_rows = problem.predict_each(free, state.rows.index[state.sample])
+        given: Any = state.rows.given[state.sample]
+        divergence = given.kl(on_rows)
         start = problem.network.free.start
         change = {name: value - start[name] for name, value in free.items()}
         prior = self.precision / 2 * _product(change, change)
-        return self.cost(problem, state.witnesses, divergence, prior)
+        return (divergence * state.rows.count[state.sample].to(divergence)).sum(dim=-1) + prior
 
     def free(self, problem: Problem, state: GeneralState, index: Tensor) -> Free:  # noqa: ARG002
         """Return the free parameters of some of the models."""
         return {name: value.detach()[index] for name, value in state.free.items()}
 
 
+def _some(state: GeneralState, index: Tensor) -> GeneralState:
+    """Return the state of some of the searches."""
+    return replace(
+        state,
+        free={name: value.detach()[index] for name, value in state.free.items()},
+        query=tuple(part[index] for part in state.query),
+        original=state.original[index],
+        target=state.target[index],
+        sample=state.sample[index],
+        goal=None if state.goal is None else state.goal[index],
+    )
+
+
 def general_steps(
-    network: FreeNetwork,
-    training: TrainingSet,
+    problem: Problem,
     preconditioner: Preconditioner,
-    *,
-    n_steps: int,
-    goal: float,
-    n_rows: int,
-    precision: float,
+    n_corrections: int,
     start: float,
     sensitivity: Tensor | None,
-    n_corrections: int,
+    common: tuple[int, float, int, float],
 ) -> GeneralSteps:
-    """Return natural steps through any network; see `chain_steps` for the parameters."""
+    """Return natural steps through any network.
+
+    Parameters
+    ----------
+    problem : Problem
+        What the searches have in common.
+    preconditioner : Preconditioner
+        The inverse curvature.
+    n_corrections : int
+        Steps that make each model cheaper.
+    start, sensitivity
+        See `Influence`.
+    common : tuple
+        The first fields of `NaturalSteps`.
+
+    Returns
+    -------
+    GeneralSteps
+        The steps.
+    """
+    network, training = problem.network, problem.training
     layers = _searched_layers(network)
     parts = [
         _features(network, layers, training.rows_at(chunk))
         for chunk in slices(len(training), min(_ROWS_AT_ONCE, rows_within(network.bytes_per_row())))
     ]
     features = [torch.cat(layer) for layer in zip(*parts, strict=True)]
-    inverses = [_inverse_moment(part) for part in features]
+    inverses = _inverses_of_inputs(preconditioner, layers, features)
+    if inverses is None:
+        inverses = [_inverse_moment(part) for part in features]
     influence = Influence(tuple(features), tuple(inverses), sensitivity, start)
-    return GeneralSteps(
-        n_steps, goal, n_rows, precision, influence, preconditioner, layers, n_corrections
+    return GeneralSteps(*common, influence, preconditioner, layers, n_corrections)
+
+
+def is_linear_throughout(problem: Problem, preconditioner: Preconditioner) -> bool:
+    """Tell whether all that is searched are linear layers, as in a chain."""
+    rest = problem.network.split.rest
+    layers = [rest.get_submodule(name) for name in _searched_layers(problem.network)]
+    blocks = preconditioner.blocks
+    return all(type(layer) is torch.nn.Linear for layer in layers) and all(
+        isinstance(block, LayerInverse) for block in blocks
     )
+
+
+def _inverses_of_inputs(
+    preconditioner: Preconditioner, layers: tuple[str, ...], features: list[Tensor]
+) -> list[Tensor] | None:
+    """Return inverse moments of the inputs of linear layers, as searches in chains take them."""
+    found = []
+    for layer in layers:
+        try:
+            block = preconditioner.of_layer(f"{layer}.weight")
+        except KeyError:
+            return None
+        if not isinstance(block, LayerInverse):
+            return None
+        found.append(block.inputs)
+    sizes = [(len(inverse), part.shape[1]) for inverse, part in zip(found, features, strict=False)]
+    fits = len(found) == len(features) and all(n - n_in in (0, 1) for n, n_in in sizes)
+    return found if fits else None
 
 
 def _searched_layers(network: FreeNetwork) -> tuple[str, ...]:

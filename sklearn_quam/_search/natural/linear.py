@@ -7,202 +7,140 @@ network predicts on the way to it is known in closed form.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..._curvature.preconditioner import Preconditioner
+from ..._curvature.preconditioner import EigenInverse, LayerInverse, Preconditioner
 from ..._curvature.scores import WholeNetwork
-from ..._network.chain import through_activation
 from ..._network.free import Free
 from ..._network.limits import accumulation_dtype
 from ..._network.outputs import NetworkErrors
-from ..._network.predictions import Prediction
-from ..._network.reference import Rows
 from ..problem import Problem
-from ..steps import Evaluation, State
-from .chains import (
-    ChainSteps,
-    affine,
-    inputs_of_layers,
-    output_gradients,
-)
-from .general import GeneralSteps, leaves, predict_at_query
+from ..searches import Searches
+from .chain import affine, inputs_and_slopes, output_gradients
+from .general import leaves, predict_at_query
+from .paths import Paths, Point, ended_where_infinite
+from .walk import Watch, goals, length_of_step
 
-# Points on the way that the integral over the score is made of.
+# Points on a path that the integral over the score is made of.
 N_POINTS = 10
 
 
 @dataclass(frozen=True, eq=False)
-class LinearState(State):
-    """Straight ways in the space of scores (logits, or means); see `State`.
-
-    Parameters
-    ----------
-    free, query, original, target
-        See `State`; nothing is kept as free parameters.
-    scores : Tensor of shape (n_searches, n_scores)
-        What the given network returns.
-    change : Tensor of shape (n_searches, n_scores)
-        How that changes for a unit of the way.
-    variance : Tensor of shape (n_searches,)
-        How the score of the target changes for it, which is its variance.
-    end : Tensor of shape (n_searches,)
-        Length of the way.
-    at : Tensor of shape (n_searches,)
-        How much of it has been gone.
-    """
-
-    scores: Tensor
-    change: Tensor
-    variance: Tensor
-    end: Tensor
-    at: Tensor
-
-
-@dataclass(frozen=True, eq=False)
 class LinearSteps:
-    """Points on straight ways; nothing is searched.
+    """Points on straight paths in the space of logits or means; nothing is searched.
 
     Parameters
     ----------
-    path : NaturalSteps
-        How natural search would go.
+    goal : float
+        Log-odds up to which models count.
     preconditioner : Preconditioner
         The inverse curvature.
-    n_training_rows : int
-        Rows that the curvature is the sum of.
+    inverses : list of LayerInverse or EigenInverse, or None
+        That of each layer of a chain; None for other networks.
     """
 
-    path: ChainSteps | GeneralSteps
+    goal: float
     preconditioner: Preconditioner
-    n_training_rows: int
-    n_steps = N_POINTS
-    every = 1
-    tolerance = 0.0
-    window = 1
+    inverses: list[LayerInverse | EigenInverse] | None
     rows_at_once = 1
-    measures_all = True
-    drops_ended = False
     at_once_on_cpu = 8192
 
-    def init(
-        self, problem: Problem, query: Rows, original: Prediction, target: Tensor, n_targets: int
-    ) -> LinearState:
-        """Return where the ways begin, and where they lead."""
-        if isinstance(self.path, ChainSteps):
-            scores, change, gradient = self._through_chain(
-                problem, query, original, target, n_targets
-            )
-        else:
-            scores, change, gradient = self._through_any(problem, query, original, target)
-        variance = (gradient * change).sum(dim=-1).clamp(min=0)
-        targets: Any = problem.targets
-        at_start = targets.score(self._interpreted(problem, scores), original, target)
-        goal = self.path.goals(problem, at_start, variance)
-        end = self.path.length(goal, at_start, variance, self.path.n_steps - 1)
-        zero = torch.zeros_like(end)
-        return LinearState({}, query, original, target, scores, change, variance, end, zero)
-
-    @torch.no_grad()
-    def evaluate(self, problem: Problem, state: LinearState, step: int) -> Evaluation:
-        """Return what the models of a point on the way predict and cost."""
-        part = state.end * (step / self.n_steps)
-        scores = state.scores + part[:, None] * state.change
-        dtype = state.original.parts[0].dtype
-        at_query = self._interpreted(problem, scores).to(dtype)
-        cost = (0.5 * part**2 * state.variance / self.n_training_rows).to(dtype)
-        return Evaluation(at_query, cost, cost)
-
-    def _interpreted(self, problem: Problem, scores: Tensor) -> Any:
-        """Return what scores mean."""
-        if isinstance(self.path, ChainSteps):
-            executor: Any = problem.network.executor
-            return executor.interpret(scores[..., None])[:, 0]
-        view = WholeNetwork(problem.network, scores.shape[-1])
-        return view.likelihood.prediction(scores)
-
-    def update(
-        self,
-        problem: Problem,  # noqa: ARG002
-        state: LinearState,
-        evaluation: Evaluation,  # noqa: ARG002
-        step: int,
-    ) -> LinearState:
-        """Return the same ways, one point on."""
-        state.at.copy_(state.end * ((step + 1) / self.n_steps))
-        return state
-
-    def keep(self, state: LinearState, index: Tensor) -> LinearState:
-        """Return nothing: searches end together."""
-        raise NotImplementedError("Linear searches end together.")
-
-    def free(self, problem: Problem, state: LinearState, index: Tensor) -> Free:
-        """Return the free parameters of some of the models."""
-        network, start = problem.network, problem.network.free.start
-        free = leaves({name: v.expand(len(index), *v.shape) for name, v in start.items()})
-        query = tuple(part[index] for part in state.query)
-        targets: Any = problem.targets
-        with torch.enable_grad():
-            prediction = predict_at_query(network, network.free.weights(free), query)
-            score = targets.score(prediction, state.original[index], state.target[index])
-            with NetworkErrors():
-                gradients = torch.autograd.grad(
-                    score.sum(), list(free.values()), materialize_grads=True
-                )
-        direction = self.preconditioner(dict(zip(free, gradients, strict=True)))
-        at = state.at[index]
-        return {
-            name: value.detach() + at.reshape(-1, *[1] * (value.ndim - 1)) * direction[name]
-            for name, value in free.items()
-        }
+    def paths(self, problem: Problem, searches: Searches, watch: Watch | None = None) -> Paths:
+        """Return the points between the given network and the goals."""
+        find = self._through_any if self.inverses is None else self._through_chain
+        scores, change, gradient = find(problem, searches)
+        original, target = searches.original, searches.target
+        with torch.no_grad():
+            variance = (gradient * change).sum(dim=-1).clamp(min=0)
+            targets: Any = problem.targets
+            dtype, points = original.parts[0].dtype, []
+            at_start = targets.score(self._interpreted(problem, scores), original, target)
+            goal = goals(problem, self.goal, at_start, variance)
+            end = length_of_step(goal, at_start, variance, 1)
+            number = torch.arange(len(searches), device=target.device)
+            for step in range(N_POINTS + 1):
+                at = end * (step / N_POINTS)
+                exact = self._interpreted(problem, scores + at[:, None] * change)
+                score = targets.score(exact, original, target)
+                point = Point(exact.to(dtype), 0.5 * at**2 * variance, score)
+                points.append(point)
+                if watch is not None:
+                    watch(number, point, partial(self._free, problem, searches, at))
+        # A path that leaves the range of numbers ends there.
+        return ended_where_infinite(points)
 
     def shortened(self) -> LinearSteps:
         """Return the same: there are no steps."""
         return self
 
+    def _interpreted(self, problem: Problem, scores: Tensor) -> Any:
+        """Return what scores mean."""
+        if self.inverses is not None:
+            executor: Any = problem.network.executor
+            return executor.interpret(scores[..., None])[:, 0]
+        view = WholeNetwork(problem.network, scores.shape[-1])
+        return view.likelihood.prediction(scores)
+
+    def _free(self, problem: Problem, searches: Searches, at: Tensor, index: Tensor) -> Free:
+        """Return the free parameters of some of the models."""
+        network, start = problem.network, problem.network.free.start
+        free = leaves({name: v.expand(len(index), *v.shape) for name, v in start.items()})
+        query = tuple(part[index] for part in searches.queries)
+        targets: Any = problem.targets
+        with torch.enable_grad():
+            prediction = predict_at_query(network, network.free.weights(free), query)
+            original = searches.original[index]
+            score = targets.score(prediction, original, searches.target[index])
+            with NetworkErrors():
+                gradients = torch.autograd.grad(
+                    score.sum(), list(free.values()), materialize_grads=True
+                )
+        direction = self.preconditioner(dict(zip(free, gradients, strict=True)))
+        return {
+            name: value.detach() + at[index].reshape(-1, *[1] * (value.ndim - 1)) * direction[name]
+            for name, value in free.items()
+        }
+
     # -- what changes ----------------------------------------------------------------------
 
     @torch.no_grad()
-    def _through_chain(
-        self, problem: Problem, query: Rows, original: Prediction, target: Tensor, n_targets: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _through_chain(self, problem: Problem, searches: Searches) -> tuple[Tensor, ...]:
         """Return outputs, their change, and the gradient of the target's score by them."""
-        assert isinstance(self.path, ChainSteps)
+        assert self.inverses is not None
         executor: Any = problem.network.executor
-        layers, inverses = executor.chain.layers, self.path.inverses
-        rows = query[0][::n_targets]
+        layers, (rows,), n_targets = executor.chain.layers, searches.query, searches.n_targets
         # An inverse curvature amplifies rounding.
-        inputs = inputs_of_layers(executor.chain, rows.to(accumulation_dtype(rows.device)))
+        exact = rows.to(accumulation_dtype(rows.device))
+        inputs, slopes = inputs_and_slopes(executor.chain, exact)
         scores = affine(layers[-1], inputs[-1]).repeat_interleave(n_targets, dim=0)
-        gradients = [output_gradients(problem, original, target, scores)]
-        repeated = [part.repeat_interleave(n_targets, dim=0) for part in inputs]
+        gradients = [output_gradients(problem, searches.original, searches.target, scores)]
+        slopes = [part.repeat_interleave(n_targets, dim=0) for part in slopes]
         for number in reversed(range(1, len(layers))):
             back = gradients[0] @ layers[number].weight.to(gradients[0])
-            activation = layers[number - 1].activation
-            gradients.insert(0, through_activation(activation, back, repeated[number]))
+            gradients.insert(0, layers[number - 1].back(back, slopes[number - 1]))
         change = torch.zeros_like(gradients[0])
-        for number, inverse in enumerate(inverses):
+        for number, inverse in enumerate(self.inverses):
             if number:
-                activation = layers[number - 1].activation
-                change = through_activation(activation, change, repeated[number])
+                change = layers[number - 1].back(change, slopes[number - 1])
                 change = change @ layers[number].weight.T.to(change)
             change = change + inverse.change(inputs[number], gradients[number])
         return scores, change, gradients[-1]
 
-    def _through_any(
-        self, problem: Problem, query: Rows, original: Prediction, target: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _through_any(self, problem: Problem, searches: Searches) -> tuple[Tensor, ...]:
         """Return the same by automatic derivatives, through copies of the parameters."""
         network, targets = problem.network, problem.targets
-        start = network.free.start
-        free = leaves({name: v.expand(len(target), *v.shape) for name, v in start.items()})
-        prediction = predict_at_query(network, network.free.weights(free), query)
+        n_searches, start = len(searches), network.free.start
+        free = leaves({name: v.expand(n_searches, *v.shape) for name, v in start.items()})
+        prediction = predict_at_query(network, network.free.weights(free), searches.queries)
         view = WholeNetwork(network, 0)
         scores = view.scores(prediction)
         given = scores.detach().requires_grad_()
-        score: Any = targets.score(view.likelihood.prediction(given), original, target)  # type: ignore[arg-type]
+        predicted: Any = view.likelihood.prediction(given)
+        score: Any = targets.score(predicted, searches.original, searches.target)
         (gradient,) = torch.autograd.grad(score.sum(), given)
         # The derivative along the direction, as that of a product which is linear in `dummy`.
         dummy = torch.zeros_like(scores, requires_grad=True)

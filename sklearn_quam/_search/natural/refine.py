@@ -23,7 +23,6 @@ from ..._network.predictions import Categorical, Prediction
 from ..._network.reference import Rows
 from ..problem import Problem
 from .general import leaves, predict_at_query
-from .path import default_precision
 
 _TINY = 1e-30
 # Equal shares of the way from the given network to the answer; Gauss-Newton and L-BFGS steps there.
@@ -110,6 +109,8 @@ class Boundary:
         Training rows that tell what a model costs, and how many rows each of them stands for.
     given : Prediction
         What the given network predicts for these.
+    precision : float
+        The precision of the prior around the given network.
     """
 
     problem: Problem
@@ -120,6 +121,7 @@ class Boundary:
     index: Tensor
     count: Tensor
     given: Prediction
+    precision: float
 
     def repeated(self, times: int) -> Boundary:
         """Return all searches several times, one after the other."""
@@ -176,7 +178,7 @@ class Boundary:
         """Return what it costs to be away from the given network."""
         start = self.problem.network.free.start
         squares = [(v - start[name]).flatten(1).square().sum(dim=1) for name, v in free.items()]
-        return default_precision(self.problem) / 2 * torch.stack(squares).sum(dim=0)
+        return self.precision / 2 * torch.stack(squares).sum(dim=0)
 
     @torch.no_grad()
     def costs(self, models: Tensor) -> Tensor:
@@ -232,7 +234,7 @@ def _newton_step(
         gradient = _matrix(torch.autograd.grad(cost.sum(), values, **ways))
     score, normal = boundary.slope(models)
     scales = [scale * boundary.count[..., None] for scale in _information(prediction)]
-    diagonal = (default_precision(boundary.problem) + damping)[:, None]
+    diagonal = (boundary.precision + damping)[:, None]
 
     def product(vectors: Tensor) -> Tensor:
         with NetworkErrors():

@@ -12,6 +12,9 @@ from torch import Tensor
 from ..._messages import few, shown
 from ..._network.inputs.sources import open_source
 
+# Endings of files that networks are often fed with.
+_FILES = (".bmp", ".gif", ".jpeg", ".jpg", ".npy", ".png", ".tif", ".tiff", ".wav", ".webp")
+
 
 def refuse_targets(y: Any, task: str) -> None:
     """Refuse targets that are missing, and texts where values are due.
@@ -45,6 +48,64 @@ def refuse_targets(y: Any, task: str) -> None:
             )
 
 
+def refuse_several_labels(y: Any) -> None:
+    """Refuse targets of a classifier with several labels a row.
+
+    Parameters
+    ----------
+    y : object
+        What the user passed to ``fit``, or the targets of a data set.
+    """
+    shape = _shape(y)
+    if len(shape) < 2 or shape[1] == 1 == len(shape) - 1:
+        return
+    values = np.asarray(y)
+    is_binary = values.dtype.kind in "biuf" and bool(np.isin(values, (0, 1)).all())
+    if len(shape) == 2 and is_binary and bool((values.sum(axis=1) == 1).all()):
+        raise ValueError(
+            f"y has {shape[1]} columns, one of which is 1 in each row. Pass labels, "
+            "y.argmax(axis=1); if any number of labels may be right for a row, use "
+            "sklearn_quam.multioutput.MultiLabelClassifier."
+        )
+    if len(shape) == 2 and is_binary:
+        raise ValueError(
+            f"y has {shape[1]} labels a row, but this estimator takes one. Wrap it: "
+            "sklearn_quam.multioutput.MultiLabelClassifier(estimator)."
+        )
+    raise ValueError(
+        f"y has the shape {tuple(shape)}, but this estimator takes one label a row. If these are "
+        "labels of pixels or tokens, wrap it: "
+        "sklearn_quam.multioutput.DenseClassifier(estimator)."
+    )
+
+
+def _shape(y: Any) -> tuple[int, ...]:
+    try:
+        return np.shape(y)
+    except (RuntimeError, TypeError, ValueError):
+        return ()  # the usual validation knows what to say
+
+
+def refuse_texts(X: Any) -> None:
+    """Refuse texts, and paths of files, where a network takes numbers."""
+    is_vector = isinstance(X, (list, tuple)) or len(getattr(X, "shape", ())) == 1
+    if open_source(X) is not None or not is_vector or not len(X):
+        return
+    first = X.iloc[0] if hasattr(X, "iloc") else X[0]
+    if not isinstance(first, (str, os.PathLike)):
+        return
+    if isinstance(first, os.PathLike) or os.path.splitext(first)[1].lower() in _FILES:
+        raise ValueError(
+            f"X holds paths such as {shown(os.fspath(first))}, but a network takes numbers. Pass a "
+            "data set that reads them, such as torchvision.datasets.ImageFolder."
+        )
+    raise ValueError(
+        f"X holds texts such as {shown(str(first))}, but a network takes numbers. Pass what its "
+        "tokenizer makes of them, tokenizer(texts, padding=True, return_tensors='np'), or a "
+        "pipeline whose first steps take texts."
+    )
+
+
 def refuse_single_row(X: Any) -> None:
     """Refuse rows without an axis of rows: nobody can tell features from rows."""
     # skorch's SliceDataset calls itself a vector, of items.
@@ -52,8 +113,8 @@ def refuse_single_row(X: Any) -> None:
         return
     if getattr(X, "ndim", 2) == 1 or (isinstance(X, list) and X and np.ndim(X[0]) == 0):
         raise ValueError(
-            f"X has one dimension ({len(X)} values), but rows of features are due. Reshape your "
-            "data: a single row is X[i : i + 1] of an array, X.iloc[[i]] of a DataFrame, or "
+            f"X has one dimension ({len(X)} values), but a network takes rows of features. Reshape "
+            "your data: a single row is X[i : i + 1] of an array, X.iloc[[i]] of a DataFrame, or "
             "x.reshape(1, -1); a single feature is x.reshape(-1, 1), or X[['name']] of a DataFrame."
         )
 

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..._network.adapters import is_torch
+from ..._network.adapters import is_torch, split_pipeline
+from ..._network.free import FreeNetwork
 from ..._network.likelihood import Output, looks_like_probabilities
 from ..._network.outputs import NetworkErrors
 from ..._network.predictions import Gaussian
@@ -23,11 +24,15 @@ from ...exceptions import (
     LinkWarning,
     MissingClassesWarning,
     PoorFitWarning,
+    SlowNetworkWarning,
+    TrainingLossWarning,
     warn,
 )
 
 # What was said by `warn_once`, and at which lines.
 _TOLD: set[tuple[str, str, int, str]] = set()
+# Parameters of a network from which on it takes long to run all of it for every model.
+_LARGE = 50_000
 # Rows that a message names.
 _MAX_NAMED = 5
 # Training rows whose outputs are looked at.
@@ -113,6 +118,37 @@ def warn_about_failed_rows(errors: np.ndarray, which: np.ndarray) -> None:
     )
 
 
+def warn_about_slow_network(network: FreeNetwork, parameters: Any) -> None:
+    """Say that rows will take long, if much of the network is run for every model."""
+    execution, searched = network.executor.name, len(network.free.names)
+    whole = network.split.frozen is None or searched == _n_parameters(network)
+    if execution == "matmul" or (execution == "vmap" and not (whole and _is_large(network))):
+        return
+    takes_all = parameters == "auto" and searched == _n_parameters(network)
+    whys = {
+        "models are run one after the other (execution_='loop')": execution == "loop",
+        "the network cannot be cut (cut_='failed')": network.split.place == "failed",
+        "parameters='auto' takes all parameters, because linear layers at the end are missing": (
+            takes_all
+        ),
+    }
+    why = " and ".join(text for text, holds in whys.items() if holds)
+    why = why or "all of the network is run for every model (cut_='at_input')"
+    warn(
+        f"Every row will take long: {why}. Quicker: parameters='last_layer', or pass the head of "
+        "the network alone, linear layers one after the other, with its features as X.",
+        SlowNetworkWarning,
+    )
+
+
+def _is_large(network: FreeNetwork) -> bool:
+    return sum(p.numel() for p in network.module.parameters()) > _LARGE
+
+
+def _n_parameters(network: FreeNetwork) -> int:
+    return sum(p.is_floating_point() for p in network.module.parameters())
+
+
 def refuse_lost_rows(lost: np.ndarray) -> None:
     """Refuse rows beyond the range of the training data, where nothing can be said about them."""
     if lost.any():
@@ -136,6 +172,7 @@ def warn_about_fit(method: Any, data: Any, known: KnownRange) -> None:
     """
     if hasattr(method, "classes_"):
         warn_about_missing_classes(method.classes_, data.passed["y_checked"])
+        warn_about_training_loss(method.estimator_, data.passed["sample_weight"])
         if is_torch(method.estimator_):
             warn_about_probabilities(data.reference, data.training, data.original)
     warn_about_poor_fit(data.reference, data.training, known)
@@ -172,7 +209,8 @@ def warn_about_probabilities(
     reference: ReferenceModel, training: TrainingSet, original: Any
 ) -> None:
     """Say if what is taken for logits are probabilities."""
-    if reference.likelihood.link != "logits":
+    link = reference.likelihood.link
+    if link not in ("logits", "binary_logit"):
         return
     lowest, highest = original.log_proba[:_LOOKED_AT].aminmax(dim=1)
     if bool((highest - lowest > 1 + _TOLERANCE).any()):
@@ -182,11 +220,43 @@ def warn_about_probabilities(
         returned = reference.module(*training.inputs[:_LOOKED_AT].parts)
     output: Output = reference.likelihood.pick(returned)
     if looks_like_probabilities(output):
+        ending, right = "sigmoid", "probability"
+        if link == "logits":
+            ending, right = "softmax", "probabilities"
         warn(
-            "The network's outputs are taken for logits, but they are between 0 and 1 and sum to "
-            "one for all rows. If the network ends in a softmax, pass link='probabilities'.",
+            "The network's outputs are taken for logits, but they are between 0 and 1"
+            f"{' and sum to one' * (link == 'logits')} for all rows. If the network ends in a "
+            f"{ending}, pass link='{right}'.",
             LinkWarning,
         )
+
+
+def warn_about_training_loss(estimator: Any, sample_weight: Any) -> None:
+    """Say if a net was trained with another loss than plain cross-entropy."""
+    criterion: Any = getattr(split_pipeline(estimator)[1], "criterion_", None)
+    criterion = getattr(criterion, "_orig_mod", criterion)
+    found, cure = "", ""
+    if "focal" in type(criterion).__name__.lower():
+        found = "a focal loss"
+    elif getattr(criterion, "label_smoothing", 0):
+        found = f"label_smoothing={criterion.label_smoothing}"
+    elif sample_weight is None and _is_uneven(criterion):
+        found, cure = "class weights", " Pass them to fit as sample_weight, a weight for each row."
+    if found:
+        warn(
+            f"The net was trained with {found}, but costs are measured in plain cross-entropy, in "
+            f"which each training row counts once.{cure}",
+            TrainingLossWarning,
+        )
+
+
+def _is_uneven(criterion: Any) -> bool:
+    """Tell whether a criterion weighs some classes more than others."""
+    weight = getattr(criterion, "weight", None)
+    if weight is not None and bool((weight != weight.flatten()[0]).any()):
+        return True
+    positive = getattr(criterion, "pos_weight", None)
+    return positive is not None and bool((positive != 1).any())
 
 
 def warn_about_missing_classes(classes: np.ndarray, y: np.ndarray) -> None:

@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 from torch import nn
 
 from sklearn_quam import LoRA, QUAMClassifier, QUAMRegressor
-from sklearn_quam._search import sampling as sampling_module
+from sklearn_quam._search.penalty import samplers
 
 from ..networks import (
     IMAGES,
@@ -546,7 +546,7 @@ def test_an_interrupt_leaves_everything_as_it_was(error, monkeypatch):
     est = quam(QUAMClassifier, module, **SHORT).fit(X, LABELS)
     clean = est.predict_uncertainty(X_NEW[:2])
     calls = []
-    on_visit = sampling_module.TrajectorySampler.on_visit
+    on_visit = samplers.Trajectory.on_visit
 
     def interrupted(self, visit):
         calls.append(visit.step)
@@ -554,7 +554,7 @@ def test_an_interrupt_leaves_everything_as_it_was(error, monkeypatch):
             raise error
         on_visit(self, visit)
 
-    monkeypatch.setattr(sampling_module.TrajectorySampler, "on_visit", interrupted)
+    monkeypatch.setattr(samplers.Trajectory, "on_visit", interrupted)
     with pytest.raises(error):
         est.predict_uncertainty(X_NEW[:2])
     monkeypatch.undo()

@@ -1,24 +1,23 @@
-"""Adversarial model searches, many (row, target) pairs at once.
+"""The loop of penalty search, many searches at once.
 
 Each search starts at the given network and moves its own copy of the free parameters. None depends
-on the others: what is found for a row does not depend on which rows are searched with it.
+on the others: what is found for a sample does not depend on which samples are searched with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from .._network.free import Free
-from .._network.predictions import Prediction
-from .._network.reference import Rows
-from .problem import Problem
-from .steps import Evaluation, Steps
+from ..._network.free import Free
+from ..problem import Problem
+from ..searches import Report, Searches
+from .adam import Evaluation, PenaltySteps
 
 # Fewer running searches than this share of those in memory are worth moving together.
 _COMPACT_BELOW = 0.8
@@ -33,23 +32,21 @@ class Visit:
     step : int
         Number of the step.
     prediction : Prediction
-        What they predict at the query row of each.
-    loss_increase : Tensor of shape (n_searches,)
+        What they predict for the sample of each.
+    loss_increase, expected_increase : Tensor of shape (n_searches,)
         See `Evaluation`.
     alive : Tensor of shape (n_searches,), dtype bool
         False for searches that have diverged.
     steps : Tensor of shape (n_searches,), dtype int
         Steps that each search has taken.
-    expected_increase : Tensor of shape (n_searches,)
-        See `Evaluation`; zero where it is not asked for.
     """
 
     step: int
     prediction: Any
     loss_increase: Tensor
+    expected_increase: Tensor
     alive: Tensor
     steps: Tensor
-    expected_increase: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,28 +56,20 @@ class Candidates:
     Parameters
     ----------
     number : Tensor of shape (n_models,)
-        Numbers of the searches in memory.
-    running : Tensor of shape (n_models,), dtype bool
-        Which of them have arrived here, and have not ended before.
-    evaluation : Evaluation
-        What they predict and cost.
-    free_of : callable
-        Returns the free parameters of models that are given by their places.
+        Numbers of their searches.
+    prediction : Prediction
+        What they predict for the sample of each.
+    free : dict of Tensor of shape (n_models, ...)
+        Their free parameters.
     """
 
     number: Tensor
-    running: Tensor
-    evaluation: Evaluation
-    free_of: Callable[[Tensor], Free]
-
-    def pick(self, which: Tensor) -> tuple[Tensor, Free]:
-        """Return numbers and parameters of some of the models."""
-        index = which.nonzero()[:, 0]
-        return self.number[index], self.free_of(index)
+    prediction: Any
+    free: Free
 
 
-class Watcher(Protocol):
-    """Who is told where searches get to."""
+class Watcher:
+    """Is told where searches get to."""
 
     def on_visit(self, visit: Visit) -> None:
         """Take the models of every step, the given network first."""
@@ -88,66 +77,35 @@ class Watcher(Protocol):
     def on_candidates(self, candidates: Candidates) -> None:
         """Take models to look at closely, from time to time and at the end of each search."""
 
-
-@dataclass
-class Reporter:
-    """Tells how far searches have got, and hands on what it is told.
-
-    Parameters
-    ----------
-    watcher : Watcher
-        Who is told everything.
-    report : callable
-        Is told the share of the steps that is done.
-    n_steps : int
-        How many there are.
-    """
-
-    watcher: Watcher
-    report: Callable[[float], None]
-    n_steps: int
-
-    def on_visit(self, visit: Visit) -> None:
-        """Take the models of every step."""
-        self.watcher.on_visit(visit)
-        self.report(visit.step / max(1, self.n_steps))
-
-    def on_candidates(self, candidates: Candidates) -> None:
-        """Take models to look at closely."""
-        self.watcher.on_candidates(candidates)
+    def finish(self) -> None:
+        """Take the end of all searches."""
 
 
 def run_searches(
     problem: Problem,
-    steps: Steps,
-    query: Rows,
-    original: Prediction,
-    target: Tensor,
-    n_targets: int,
-    watcher: Watcher,
+    steps: PenaltySteps,
+    searches: Searches,
+    watchers: Sequence[Watcher],
+    report: Report = None,
 ) -> None:
-    """Run one search for each row and target, all at once.
+    """Run searches side by side.
 
     Parameters
     ----------
     problem : Problem
         What the searches have in common.
-    steps : Steps
+    steps : PenaltySteps
         How they move.
-    query : tuple of Tensor of shape (n_searches, ...)
-        Values at the cut of the row that each search is about.
-    original : Prediction
-        What the given network predicts for it.
-    target : Tensor of shape (n_searches,)
-        What each search is after.
-    n_targets : int
-        Searches for each row, side by side.
-    watcher : Watcher
-        Is told where the searches get to.
+    searches : Searches
+        The searches.
+    watchers : list of Watcher
+        Are told where the searches get to.
+    report : callable, default=None
+        Is told the share of the steps that is done.
     """
-    state = steps.init(problem, query, original, target, n_targets)
-    number = torch.arange(len(target), device=target.device)
-    progress = _Progress(problem, steps, original, number)
+    state = steps.init(problem, searches)
+    number = torch.arange(len(searches), device=searches.targets.device)
+    progress = _Progress(problem, steps, searches)
     for step in range(steps.n_steps + 1):
         last, look = step == steps.n_steps, step > 0 and step % steps.every == 0
         if len(number):
@@ -157,17 +115,36 @@ def run_searches(
             progress.note(step, number, evaluation)
             if look or last:
                 progress.end_converged()
-                running = was_running & progress.alive[number]
-                free_of = partial(steps.free, problem, state)
-                with torch.no_grad():
-                    watcher.on_candidates(Candidates(number, running, evaluation, free_of))
-        watcher.on_visit(progress.visit(step))
+                places = (was_running & progress.alive[number]).nonzero()[:, 0]
+                if len(places):
+                    _look(watchers, number, places, evaluation, partial(steps.free, state))
+        for watcher in watchers:
+            watcher.on_visit(progress.visit(step))
+        if report is not None:
+            report(step / max(1, steps.n_steps))
         if not last and len(number):
             state = steps.update(problem, state, evaluation, step)
             still_running = progress.running[number]
-            if steps.drops_ended and look and float(still_running.float().mean()) < _COMPACT_BELOW:
+            if look and float(still_running.float().mean()) < _COMPACT_BELOW:
                 kept = still_running.nonzero()[:, 0]
                 state, number = steps.keep(state, kept), number[kept]
+    for watcher in watchers:
+        watcher.finish()
+
+
+@torch.no_grad()
+def _look(
+    watchers: Sequence[Watcher],
+    number: Tensor,
+    places: Tensor,
+    evaluation: Evaluation,
+    free: Callable[[Tensor], Free],
+) -> None:
+    """Let watchers look closely at some of the models in memory."""
+    prediction: Any = evaluation.at_query
+    found = Candidates(number[places], prediction[places], free(places))
+    for watcher in watchers:
+        watcher.on_candidates(found)
 
 
 class _Progress:
@@ -177,20 +154,16 @@ class _Progress:
     its result does not depend on the searches beside it.
     """
 
-    def __init__(
-        self, problem: Problem, steps: Steps, original: Prediction, number: Tensor
-    ) -> None:
-        # The kind of targets is that of the predictions.
-        targets: Any = problem.targets
-        self._targets = targets
-        self._slack, self._tolerance = problem.slack, steps.tolerance
-        self._original = self._prediction = original
-        self.running = torch.ones_like(number, dtype=torch.bool)
+    def __init__(self, problem: Problem, steps: PenaltySteps, searches: Searches) -> None:
+        self._targets: Any = problem.targets
+        self._slack, self._tolerance = steps.slack, steps.tolerance
+        self._original = self._prediction = searches.original
+        self.running = torch.ones_like(searches.target, dtype=torch.bool)
         self.alive = torch.ones_like(self.running)
-        self._steps = torch.zeros_like(number)
-        self._increase = problem.training.losses.new_zeros(len(number))
+        self._steps = torch.zeros_like(searches.target)
+        self._increase = problem.training.losses.new_zeros(len(searches))
         self._expected_increase = torch.zeros_like(self._increase)
-        self._last_position = targets.position(original, original)
+        self._last_position = self._targets.position(self._original, self._original)
         self._still = torch.zeros_like(self.running)
 
     @torch.no_grad()
@@ -203,10 +176,8 @@ class _Progress:
         self.running[number] = moved = was_running & fine
         self._steps[number] = torch.where(moved, step, self._steps[number])
         self._increase = _moved(self._increase, number, moved, increase)
-        if evaluation.expected_increase is not None:
-            self._expected_increase = _moved(
-                self._expected_increase, number, moved, evaluation.expected_increase
-            )
+        expected = evaluation.expected_increase
+        self._expected_increase = _moved(self._expected_increase, number, moved, expected)
         self._prediction = self._prediction.replaced(number, moved, at_query)
 
     def end_converged(self) -> None:
@@ -224,9 +195,9 @@ class _Progress:
             step,
             self._prediction,
             self._increase,
+            self._expected_increase,
             self.alive.clone(),
             self._steps,
-            self._expected_increase,
         )
 
 

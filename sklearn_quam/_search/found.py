@@ -1,0 +1,157 @@
+"""Searches looked at one by one: the models that they find, and every step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from .._network.inputs.rows import Inputs
+from .._network.limits import Limits, slices
+from .._network.predictions import Prediction
+from .models import AdversarialModels
+from .searches import FoundModels, Trace
+
+# Training samples of one pass over all of them.
+_ROWS_AT_ONCE = 512
+
+
+def found_models(
+    models: AdversarialModels,
+    module: nn.Module,
+    inputs: Inputs,
+    original: Prediction,
+    limits: Limits,
+) -> Iterator[list[dict[str, Any]]]:
+    """Yield the models that were found for each sample, the most divergent first.
+
+    Parameters
+    ----------
+    models : AdversarialModels
+        Prepared searches.
+    module : torch.nn.Module
+        The given network.
+    inputs : Inputs
+        Values of samples at the cut.
+    original : Prediction
+        What the given network predicts for them.
+    limits : Limits
+        How many searches may run together.
+
+    Yields
+    ------
+    list of dict
+        What `QUAMClassifier.adversarial_models` describes.
+    """
+    for row in slices(len(inputs), 1):
+        found = []
+        for searches in models.searches(inputs[row], original[row], limits):
+            best = models.engine.best_models(models.problem, searches)
+            for number, target in enumerate(searches.target.tolist()):
+                found.append(_describe(models, module, best, number, target))
+        yield sorted(found, key=lambda model: -model["divergence"])
+
+
+def _describe(
+    models: AdversarialModels, module: nn.Module, best: FoundModels, number: int, target: int
+) -> dict[str, Any]:
+    free = {name: value[number] for name, value in best.free.items()}
+    weights = models.problem.network.free.weights(free)
+    state = {k: v.detach().clone() for k, v in module.state_dict().items()}
+    # Tied weights have several names.
+    named = dict(module.named_parameters(remove_duplicate=False))
+    for name, weight in weights.items():
+        for alias, parameter in named.items():
+            if parameter is named[name]:
+                state[alias] = weight.detach().to(parameter.dtype).clone()
+    return {
+        "state_dict": state,
+        "prediction": _as_array(best.prediction[number]),
+        "target": models.problem.targets.name(target),
+        "divergence": float(best.divergence[number]),
+        "loss_increase": float(best.cost[number]) / models.problem.n_training_rows,
+        "feasible": bool(best.found[number]),
+    }
+
+
+def costs_of_rivals(
+    models: AdversarialModels, inputs: Inputs, original: Prediction, limits: Limits
+) -> dict[Any, np.ndarray]:
+    """Return what each training row pays for the first model that gives another answer for a row.
+
+    Parameters
+    ----------
+    models, limits
+        See `found_models`.
+    inputs : Inputs
+        Values of a single row at the cut.
+    original : Prediction
+        What the given network predicts for it.
+
+    Returns
+    -------
+    dict of ndarray of shape (n_training_rows,)
+        Loss increases of the training rows, by the names of the answers that were reached and
+        that the given network does not give itself.
+    """
+    problem, found = models.problem, dict[Any, np.ndarray]()
+    targets: Any = problem.targets
+    for searches in models.searches(inputs, original, limits):
+        rivals = models.engine.first_rivals(problem, searches, close=True)
+        own = targets.is_original(original, searches.targets)[0]
+        for number, target in enumerate(searches.target.tolist()):
+            if not rivals.found[number] or own[number]:
+                continue
+            free = {name: value[number : number + 1] for name, value in rivals.free.items()}
+            parts = [
+                problem.network.losses(free, problem.training, rows)[0]
+                - problem.training.weighted(problem.training.losses[rows], rows)
+                for rows in slices(len(problem.training), _ROWS_AT_ONCE)
+            ]
+            found.setdefault(targets.name(target), torch.cat(parts).cpu().double().numpy())
+    return found
+
+
+def search_traces(
+    models: AdversarialModels, inputs: Inputs, original: Prediction, limits: Limits
+) -> Iterator[list[dict[str, Any]]]:
+    """Yield every step of the searches of each row; see `found_models`.
+
+    Parameters
+    ----------
+    models, inputs, original, limits
+        See `found_models`.
+
+    Yields
+    ------
+    list of dict
+        What `QUAMClassifier.search_traces` describes.
+    """
+    for row in slices(len(inputs), 1):
+        found = []
+        for searches in models.searches(inputs[row], original[row], limits):
+            trace = models.engine.trace(models.problem, searches)
+            for number, target in enumerate(searches.target.tolist()):
+                found.append(_trace(models, original[row], trace, number, target))
+        yield found
+
+
+def _trace(
+    models: AdversarialModels, original: Any, trace: Trace, number: int, target: int
+) -> dict[str, Any]:
+    one = slice(number, number + 1)
+    predictions: list[Any] = [prediction[one] for prediction in trace.predictions]
+    costs = np.array([float(cost[number]) for cost in trace.costs])
+    return {
+        "target": models.problem.targets.name(target),
+        "prediction": np.concatenate([_as_array(p) for p in predictions]),
+        "divergence": np.array([float(original.kl(p)) for p in predictions]),
+        "loss_increase": costs / models.problem.n_training_rows,
+    }
+
+
+def _as_array(prediction: Any) -> np.ndarray:
+    return prediction.expected().cpu().double().numpy()

@@ -1,0 +1,333 @@
+"""Natural search through a chain of linear layers, as large matrix products.
+
+The change of each layer is a sum of outer products, one for each step: models are never written out
+as weights. In the first searched layer the left factor never changes, because the sample comes in
+unchanged: training samples enter by one number each, and the largest product disappears.
+
+What concerns the sample itself is computed in double precision: an inverse curvature amplifies
+rounding. It takes little time, because there is one such sample for many training samples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..._curvature.influence import with_constant
+from ..._curvature.preconditioner import LayerInverse
+from ..._network.chain import Chain
+from ..._network.free import Free
+from ..._network.limits import accumulation_dtype, slices
+from ..._network.predictions import Prediction
+from ..problem import Problem
+from ..searches import Searches
+from .paths import Point
+from .walk import NaturalSteps, TrainingSample
+
+# What a core of a CPU has at hand.
+_CACHE_BYTES = 2**20
+
+
+@dataclass(frozen=True, eq=False)
+class ChainState:
+    """Searches whose layers have changed by outer products.
+
+    Parameters
+    ----------
+    sample, target : Tensor of shape (n_searches,)
+        The sample that each search is about, and its target.
+    original : Prediction
+        What the given network predicts for it.
+    change : Tensor of shape (n_searches, n_out)
+        Right factor of the change of the first layer.
+    changes : list of list of tuple
+        Left and right factors of the change of each layer behind it, a pair for each step.
+    goal : Tensor of shape (n_searches,) or None
+        Where the searches go; known from the first step on.
+    left : Tensor of shape (n_samples, n_in)
+        Left factor of the change of the first layer.
+    leverage : Tensor of shape (n_samples,)
+        Product of the left factor with the sample itself.
+    at_first : Tensor of shape (n_samples, n_out)
+        What the given first layer makes of the sample.
+    rows : TrainingSample
+        Training samples on which the cost is measured.
+    kernel : Tensor of shape (n_samples, n_rows)
+        Products of the left factor with these.
+    rows_at_first : Tensor of shape (n_samples, n_rows, n_out)
+        What the given first layer makes of these.
+    """
+
+    sample: Tensor
+    target: Tensor
+    original: Any
+    change: Tensor
+    changes: list[list[tuple[Tensor, Tensor]]]
+    goal: Tensor | None
+    left: Tensor
+    leverage: Tensor
+    at_first: Tensor
+    rows: TrainingSample
+    kernel: Tensor
+    rows_at_first: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class ChainSteps(NaturalSteps):
+    """Natural steps through a chain of linear layers; see `NaturalSteps`.
+
+    Parameters
+    ----------
+    n_steps, goal, n_rows, precision, influence
+        See `NaturalSteps`.
+    inverses : list of LayerInverse
+        The inverse curvature of each layer.
+    """
+
+    inverses: list[LayerInverse]
+    drops_searches = True
+
+    @torch.no_grad()
+    def init(self, problem: Problem, searches: Searches) -> ChainState:
+        """Return the state of searches that start at the given network."""
+        executor: Any = problem.network.executor
+        layers, (own,) = executor.chain.layers, searches.query
+        rows = self.training_sample(problem, inputs_of_layers(executor.chain, own))
+        first, inverse = layers[0], self.inverses[0].inputs
+        exact = own.to(accumulation_dtype(own.device))
+        left, leverage = through_inverse(exact, inverse)
+        (training,) = problem.training.rows
+        seen = training[rows.index]
+        sample = torch.arange(len(own), device=own.device).repeat_interleave(searches.n_targets)
+        return ChainState(
+            sample,
+            searches.target,
+            searches.original,
+            change=exact.new_zeros(len(sample), len(first.weight)),
+            changes=[[] for _ in layers[1:]],
+            goal=None,
+            left=left,
+            leverage=leverage,
+            at_first=affine(first, exact),
+            rows=rows,
+            kernel=(with_constant(seen, inverse) @ left.to(seen)[..., None])[..., 0],
+            rows_at_first=affine(first, seen),
+        )
+
+    @torch.no_grad()
+    def evaluate(self, problem: Problem, state: ChainState, step: int) -> Point:
+        """Return what the models predict and cost."""
+        executor: Any = problem.network.executor
+        values, slopes = _values_at_sample(executor.chain, state)
+        exact = executor.interpret(values[-1][..., None])[:, 0]
+        if step == 0:
+            # The given network itself.
+            cost = values[-1].new_zeros(len(state.target))
+        else:
+            cost = self._divergence(executor, state).to(values[-1]) + self._prior(state)
+        targets: Any = problem.targets
+        score = targets.score(exact, state.original, state.target)
+        # What is handed on has the type of everything else.
+        return Point(exact.to(state.original.parts[0].dtype), cost, score, (values, slopes))
+
+    @torch.no_grad()
+    def update(
+        self, problem: Problem, state: ChainState, point: Point, step: int, kept: Tensor | None
+    ) -> ChainState:
+        """Take an equal share of the distance to the goal with the searches that are kept."""
+        (values, slopes), score = point.inside, point.score
+        if kept is not None:
+            state, score = _some(state, kept), score[kept]
+            values, slopes = [value[kept] for value in values], [part[kept] for part in slopes]
+        layers = problem.network.executor.chain.layers  # type: ignore[attr-defined]
+        gradients = _gradients(problem, state, values[-1], slopes, layers)
+        directions: list[Any] = []
+        slope = torch.zeros_like(score)
+        for number, (gradient, inverse) in enumerate(zip(gradients, self.inverses, strict=True)):
+            right, gain = through_inverse(gradient, inverse.outputs)
+            if number == 0:
+                left, leverage = None, state.leverage[state.sample]
+            else:
+                left, leverage = through_inverse(values[number - 1], inverse.inputs)
+            slope = slope + leverage * gain
+            directions.append((left, right))
+        goal = self.goals(problem, score, slope) if state.goal is None else state.goal
+        length = self.length(goal, score, slope, step)[:, None]
+        (_, right), *others = directions
+        changes = [
+            [*pairs, (left, length * right)]
+            for pairs, (left, right) in zip(state.changes, others, strict=True)
+        ]
+        change = torch.addcmul(state.change, length, right)
+        return replace(state, change=change, changes=changes, goal=goal)
+
+    def free(self, problem: Problem, state: ChainState, index: Tensor) -> Free:
+        """Return the free parameters of some of the models."""
+        executor: Any = problem.network.executor
+        names, layers, _ = executor.steps
+        pairs = [(state.left[state.sample[index]], state.change[index])]
+        changes = [pairs, *([(a[index], b[index]) for a, b in some] for some in state.changes)]
+        found = {}
+        for (own, shift), layer, factors in zip(names, layers, changes, strict=True):
+            n_in = layer.weight.shape[1]
+            weight = layer.weight.expand(len(index), -1, -1).to(state.change)
+            bias = None if layer.bias is None else layer.bias.expand(len(index), -1).to(weight)
+            for left, right in factors:
+                weight = weight + right[..., None] * left[:, None, :n_in]
+                bias = None if bias is None else bias + right * left[:, n_in:]
+            found[own] = weight.to(layer.weight)
+            if bias is not None:
+                found[shift] = bias.to(layer.weight)
+        return {name: found[name] for name in problem.network.free.start}
+
+    def _divergence(self, executor: Any, state: ChainState) -> Tensor:
+        """Return the sum of KL(given || model) over the training samples, (n_searches,)."""
+        n_rows = state.kernel.shape[1]
+        widest = max(len(layer.weight) for layer in executor.chain.layers)
+        n_bytes = widest * n_rows * state.kernel.element_size()
+        # A few searches at a time: on a CPU, what a layer returns is still at hand for the next.
+        on_cpu = state.kernel.device.type == "cpu"
+        size = max(1, _CACHE_BYTES // n_bytes) if on_cpu else len(state.sample)
+        found = state.kernel.new_empty(len(state.sample))
+        factors = [_stacked(pairs, state.kernel) for pairs in state.changes]
+        for some in slices(len(found), size):
+            outputs = _values_of_rows(executor.chain, state, factors, some)
+            sample = state.sample[some]
+            # The softmax of a chain is taken over the middle axis.
+            prediction: Any = executor.interpret(outputs.mT)
+            divergence = state.rows.given[sample].kl(prediction)
+            found[some] = (divergence * state.rows.count[sample].to(divergence)).sum(dim=-1)
+        return found
+
+    def _prior(self, state: ChainState) -> Tensor:
+        """Return the cost of the models in the prior around the given network, in nats."""
+        lengths = state.left.square().sum(dim=-1)[state.sample]
+        square = lengths * state.change.square().sum(dim=-1)
+        for pairs in state.changes:
+            for number, (left, right) in enumerate(pairs):
+                for other_left, other_right in pairs[: number + 1]:
+                    product = (left * other_left).sum(dim=-1) * (right * other_right).sum(dim=-1)
+                    square = square + (product if other_left is left else 2 * product)
+        return self.precision / 2 * square
+
+
+def _some(state: ChainState, index: Tensor) -> ChainState:
+    """Return the state of some of the searches."""
+    return replace(
+        state,
+        sample=state.sample[index],
+        target=state.target[index],
+        original=state.original[index],
+        change=state.change[index],
+        changes=[[(a[index], b[index]) for a, b in pairs] for pairs in state.changes],
+        goal=None if state.goal is None else state.goal[index],
+    )
+
+
+def _values_at_sample(chain: Chain, state: ChainState) -> tuple[list[Tensor], list[Tensor]]:
+    """Return what each layer makes of the samples, (n_searches, n_out), and tells the slopes."""
+    own = state.leverage[state.sample, None] * state.change
+    value = state.at_first[state.sample] + own
+    pairs_of_values = [chain.layers[0].activated(value)]
+    for layer, pairs in zip(chain.layers[1:], state.changes, strict=True):
+        given = pairs_of_values[-1][0]
+        value = affine(layer, given)
+        for left, right in pairs:
+            taken = with_constant(given, left[0])
+            value += (taken * left).sum(dim=-1, keepdim=True) * right
+        pairs_of_values.append(layer.activated(value))
+    values, slopes = zip(*pairs_of_values, strict=True)
+    return list(values), list(slopes)
+
+
+def _stacked(pairs: list[tuple[Tensor, Tensor]], like: Tensor) -> tuple[Tensor, Tensor]:
+    """Return left factors (n_searches, n_in, n_steps) and right ones (n_searches, n_steps, n)."""
+    left = torch.stack([left for left, _ in pairs], dim=2).to(like)
+    return left, torch.stack([right for _, right in pairs], dim=1).to(like)
+
+
+def _values_of_rows(
+    chain: Chain, state: ChainState, factors: list[tuple[Tensor, Tensor]], some: slice
+) -> Tensor:
+    """Return what the chain makes of the training samples, (n_searches, n_rows, n_out)."""
+    sample, memory = state.sample[some], chain.memory
+    first = state.rows_at_first
+    value = memory.tensor(("natural", 0), (len(sample), *first.shape[1:]), first)
+    torch.index_select(first, 0, sample, out=value)
+    change = state.change[some].to(first)
+    value.addcmul_(state.kernel[sample][..., None], change[:, None])
+    value = chain.layers[0].activated(value)[0]
+    for number, (layer, (left, right)) in enumerate(zip(chain.layers[1:], factors, strict=True)):
+        shape = (*value.shape[:2], len(layer.weight))
+        out = memory.tensor(("natural", number + 1), shape, first)
+        n_in = layer.weight.shape[1]
+        torch.matmul(value.flatten(0, 1), layer.weight.T, out=out.flatten(0, 1))
+        moved = torch.bmm(value, left[some, :n_in])
+        if left.shape[1] > n_in:
+            moved += left[some, n_in:]
+        out.baddbmm_(moved, right[some])
+        if layer.bias is not None:
+            out += layer.bias
+        value = layer.activated(out)[0]
+    return value
+
+
+def inputs_of_layers(chain: Chain, rows: Tensor) -> list[Tensor]:
+    """Return what each layer of the given chain takes."""
+    return inputs_and_slopes(chain, rows)[0]
+
+
+def inputs_and_slopes(chain: Chain, rows: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    """Return what each layer of the given chain takes, and what tells the slopes between them."""
+    inputs, slopes = [rows], []
+    for layer in chain.layers[:-1]:
+        value, kept = layer.activated(affine(layer, inputs[-1]))
+        inputs.append(value)
+        slopes.append(kept)
+    return inputs, slopes
+
+
+def _gradients(
+    problem: Problem, state: ChainState, outputs: Tensor, slopes: list[Tensor], layers: list[Any]
+) -> list[Tensor]:
+    """Return derivatives of the scores by what each layer returns before its activation."""
+    gradients = [output_gradients(problem, state.original, state.target, outputs)]
+    for number in reversed(range(1, len(layers))):
+        gradient, weight = gradients[0], layers[number].weight
+        back = gradient @ weight.to(gradient)
+        for left, right in state.changes[number - 1]:
+            share = (gradient * right).sum(dim=-1, keepdim=True)
+            back += share * left[:, : weight.shape[1]]
+        gradients.insert(0, layers[number - 1].back(back, slopes[number - 1]))
+    return gradients
+
+
+def output_gradients(
+    problem: Problem, original: Prediction, target: Tensor, outputs: Tensor
+) -> Tensor:
+    """Return derivatives of the scores of targets by what the last layer returns."""
+    executor: Any = problem.network.executor
+    targets: Any = problem.targets
+    if executor.likelihood.link == "logits" and not executor.steps[2]:
+        return targets.gradient(outputs, target)
+    with torch.enable_grad():
+        outputs = outputs.detach().requires_grad_()
+        score = targets.score(executor.interpret(outputs[..., None])[:, 0], original, target)
+        (gradient,) = torch.autograd.grad(score.sum(), outputs)
+    return gradient
+
+
+def affine(layer: Any, rows: Tensor) -> Tensor:
+    """Return what a given layer makes of rows, before its activation, in their type."""
+    bias = None if layer.bias is None else layer.bias.to(rows)
+    return torch.nn.functional.linear(rows, layer.weight.to(rows), bias)
+
+
+def through_inverse(values: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:
+    """Return products with an inverse, and inner products of these with the values."""
+    own = with_constant(values, inverse)
+    product = own @ inverse.to(own)
+    return product, (product * own).sum(dim=-1)

@@ -1,0 +1,160 @@
+"""Natural and linear search as an engine: what is asked about samples, by the paths of searches."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..problem import Problem
+from ..searches import Accumulator, FoundModels, ModelKeeper, Outcome, Report, Searches, Trace
+from .chain import ChainSteps
+from .gaussian import GaussianHead
+from .general import GeneralSteps
+from .head import HeadSteps
+from .linear import LinearSteps
+from .paths import Paths, Point, outcome, probability_bounds, weighted
+from .walk import Watch, walk
+
+# A search ends when its model weighs less than exp(-12).
+_LEAST_LOG_WEIGHT = 12.0
+# Steps of a search whose first model with another answer is looked at closely.
+_CLOSE_STEPS = 20
+
+
+@dataclass(frozen=True, eq=False)
+class NaturalEngine:
+    """Searches that follow the inverse curvature.
+
+    Parameters
+    ----------
+    steps : HeadSteps, ChainSteps, GeneralSteps or LinearSteps
+        How they move.
+    temperature : float
+        Scale of costs, in nats.
+    slack : float
+        Largest cost of a model that explains the training data, in nats.
+    precision : float
+        The precision of the prior around the given network.
+    gaussian : GaussianHead, default=None
+        The posterior of logits in closed form: then nothing is searched.
+    """
+
+    steps: HeadSteps | ChainSteps | GeneralSteps | LinearSteps
+    temperature: float
+    slack: float
+    precision: float
+    gaussian: GaussianHead | None = None
+
+    @property
+    def at_once_on_cpu(self) -> int:
+        """More searches together than this do not pay on a CPU."""
+        return (self.gaussian or self.steps).at_once_on_cpu
+
+    @property
+    def rows_at_once(self) -> int:
+        """Training samples of one pass."""
+        return self.steps.rows_at_once
+
+    def shortened(self) -> NaturalEngine:
+        """Return the same with a single step, to find out how much memory it takes."""
+        return replace(self, steps=self.steps.shortened())
+
+    def sample(
+        self, problem: Problem, searches: Searches, posterior: Accumulator, report: Report
+    ) -> Outcome:
+        """Run searches, and give their models to an accumulator."""
+        if self.gaussian is not None:
+            if searches.is_first:
+                self.gaussian.sample(problem, searches, posterior, self.temperature, report)
+            return self.gaussian.outcome(problem, searches)
+        until = _LEAST_LOG_WEIGHT * self.temperature
+        paths = self._paths(problem, searches, until, report=report)
+        targets: Any = problem.targets
+        score = partial(targets.score, original=searches.original, target=searches.target)
+        models, log_weights = weighted(paths, score, self.temperature)
+        searches.hand_over(posterior, models, log_weights)
+        return outcome(paths, targets.level, targets.continues)
+
+    def outcome(self, problem: Problem, searches: Searches) -> Outcome:
+        """Return what the answers of searches cost."""
+        if self.gaussian is not None:
+            return self.gaussian.outcome(problem, searches)
+        targets = problem.targets
+        return outcome(self._paths(problem, searches), targets.level, targets.continues)
+
+    def bounds(self, problem: Problem, searches: Searches, slack: float) -> tuple[Tensor, Tensor]:
+        """Return bounds of probabilities over the models that cost no more than a slack."""
+        return probability_bounds(self._paths(problem, searches), slack)
+
+    def trace(self, problem: Problem, searches: Searches) -> Trace:
+        """Return every model that searches meet."""
+        points = self._paths(problem, searches).points
+        return Trace([p.prediction for p in points], [p.cost for p in points])
+
+    def best_models(self, problem: Problem, searches: Searches) -> FoundModels:
+        """Return the most divergent model of each search that explains the training data."""
+        keeper = ModelKeeper(problem.network.free.start, searches)
+        original = searches.original
+
+        def watch(number: Tensor, point: Point, free: Any) -> None:
+            divergence = original[number].kl(point.prediction)
+            better = point.prediction.is_finite() & (point.cost <= self.slack)
+            better &= divergence > keeper.divergence[number]
+            keeper.take(number, better, point.prediction, point.cost, divergence, free)
+
+        self._paths(problem, searches, watch=watch)
+        # What was estimated on the path is measured on all training samples.
+        every = torch.arange(len(problem.training), device=searches.targets.device)
+        _, increase = problem.at_query_and_increase(keeper.free, searches.queries, every)
+        nats = increase.to(keeper.cost) * problem.n_training_rows
+        keeper.cost = torch.where(keeper.found, nats, keeper.cost)
+        keeper.found &= keeper.cost <= self.slack
+        return keeper.models()
+
+    def first_rivals(self, problem: Problem, searches: Searches, close: bool) -> FoundModels:
+        """Return the first model of each search that gives another answer.
+
+        Parameters
+        ----------
+        problem : Problem
+            What the searches have in common.
+        searches : Searches
+            The searches.
+        close : bool
+            Whether it should not be far beyond the answer.
+
+        Returns
+        -------
+        FoundModels
+            The models.
+        """
+        steps = self.steps
+        if close and not isinstance(steps, LinearSteps):
+            steps = replace(steps, n_steps=max(steps.n_steps, _CLOSE_STEPS))
+        keeper = ModelKeeper(problem.network.free.start, searches)
+        targets: Any = problem.targets
+
+        def watch(number: Tensor, point: Point, free: Any) -> None:
+            first = (point.score >= targets.level) & ~keeper.found[number]
+            first &= point.prediction.is_finite()
+            keeper.take(number, first, point.prediction, point.cost, point.cost, free)
+
+        replace(self, steps=steps)._paths(problem, searches, watch=watch)
+        return keeper.models()
+
+    def _paths(
+        self,
+        problem: Problem,
+        searches: Searches,
+        until: float = math.inf,
+        watch: Watch | None = None,
+        report: Report = None,
+    ) -> Paths:
+        if isinstance(self.steps, LinearSteps):
+            return self.steps.paths(problem, searches, watch)
+        return walk(self.steps, problem, searches, until=until, watch=watch, report=report)

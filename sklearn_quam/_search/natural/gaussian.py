@@ -1,0 +1,144 @@
+"""A single linear layer that returns logits, to second order: their posterior is Gaussian.
+
+With A and G the Kronecker factors of the curvature and a the features of a sample, its logits have
+the covariance a' A^-1 a G^-1: the leverage of the sample times the same matrix for all samples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..._curvature.influence import with_constant
+from ..._curvature.preconditioner import LayerInverse
+from ..._network.limits import accumulation_dtype, slices
+from ..._network.predictions import Categorical
+from ..problem import Problem
+from ..searches import Accumulator, Outcome, Report, Searches
+from .chain import affine
+
+# Models that the integral over the posterior is made of, in pairs on both sides of the mean: more
+# where there are fewer classes.
+_NUMBERS, _LEAST_DRAWS, _MOST_DRAWS = 2**15, 32, 128
+_DRAWS_AT_ONCE = 4
+# Numbers that a core of a CPU has at hand, and searches for each sample.
+_CACHE_NUMBERS, _SEARCHES = 2**18, 11
+# Of more classes than this, the likeliest ones tell what it takes to make one of them likelier than
+# not.
+MANY_CLASSES = 64
+_N_STEPS, _NEAR = 10, 0.05
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianHead:
+    """The posterior of the logits of a linear layer.
+
+    Parameters
+    ----------
+    inverse : LayerInverse
+        The inverse curvature.
+    draws : Tensor of shape (n_draws, n_classes)
+        Changes of logits for a leverage of one.
+    """
+
+    inverse: LayerInverse
+    draws: Tensor
+
+    @property
+    def at_once_on_cpu(self) -> int:
+        """More searches together than this do not pay on a CPU."""
+        n_classes = self.draws.shape[1]
+        n_samples = max(16, _CACHE_NUMBERS // (_DRAWS_AT_ONCE * n_classes))
+        return n_samples * min(n_classes, _SEARCHES)
+
+    @torch.no_grad()
+    def sample(
+        self,
+        problem: Problem,
+        searches: Searches,
+        posterior: Accumulator,
+        temperature: float,
+        report: Report = None,
+    ) -> None:
+        """Give models of the tempered posterior to an accumulator."""
+        logits, leverage = self._at_samples(problem, searches)
+        dtype = searches.given.log_proba.dtype
+        scale = (temperature * leverage).sqrt().to(dtype)[:, None]
+        logits, draws = logits.to(dtype), self.draws.to(dtype)
+        for some in slices(len(draws), _DRAWS_AT_ONCE):
+            models = torch.addcmul(logits, draws[some, None], scale)
+            prediction = Categorical(torch.log_softmax(models, dim=-1))
+            posterior.update(prediction, prediction.log_proba.new_zeros(models.shape[:2]))
+            if report is not None:
+                report(some.stop / len(draws))
+
+    @torch.no_grad()
+    def outcome(self, problem: Problem, searches: Searches) -> Outcome:
+        """Return the least costs of making the targets likelier than not.
+
+        The cheapest change of the logits is looked for where the log-odds of a target are zero, by
+        steps that take them as linear.
+        """
+        logits, leverage = self._at_samples(problem, searches)
+        n_classes, targets = logits.shape[1], searches.targets
+        kept = torch.arange(n_classes, device=logits.device).expand(len(logits), -1)
+        inverse = self.inverse.outputs.to(logits)
+        place = targets
+        if n_classes > MANY_CLASSES:
+            # The targets first, then the likeliest of the other classes.
+            n_others = min(MANY_CLASSES, n_classes - searches.n_targets)
+            others = logits.scatter(1, targets, -torch.inf).topk(n_others, dim=1).indices
+            kept = torch.cat([targets, others], dim=1)
+            inverse = inverse[kept[:, :, None], kept[:, None]]
+            place = torch.arange(searches.n_targets, device=logits.device).expand_as(targets)
+        index = place[..., None]
+        start = logits.gather(1, kept)[:, None].expand(-1, searches.n_targets, -1)
+
+        def odds(values: Tensor) -> tuple[Tensor, Tensor]:
+            own = values.gather(-1, index)[..., 0]
+            rest = values.scatter(-1, index, -torch.inf)
+            return own - rest.logsumexp(dim=-1), (-rest.softmax(dim=-1)).scatter(-1, index, 1.0)
+
+        score, gradient = at_start, _ = odds(start)
+        change, cost = torch.zeros_like(start), torch.zeros_like(score)
+        for _ in range(_N_STEPS):
+            # The least change that the log-odds, linear around the last one, need to be zero.
+            direction = leverage[:, None, None] * (gradient @ inverse)
+            slope = (gradient * direction).sum(dim=-1).clamp(min=torch.finfo(score.dtype).tiny)
+            length = ((gradient * change).sum(dim=-1) - score) / slope
+            change, cost = length[..., None] * direction, 0.5 * length.square() * slope
+            score, gradient = odds(start + change)
+        fine = torch.isfinite(cost) & torch.isfinite(score)
+        reached = fine & (score.abs() < _NEAR)
+        cost = torch.where(reached, cost, torch.inf)
+        cost = torch.where(at_start >= 0, 0.0, cost)
+        moved = torch.where((reached & (at_start < 0))[..., None], change, 0.0)
+        whole = logits[:, None].expand(-1, searches.n_targets, -1)
+        rival = whole.scatter_add(-1, kept[:, None].expand_as(moved), moved).flatten(0, 1)
+        prediction = Categorical(torch.log_softmax(rival, dim=-1))
+        one = torch.ones_like(searches.target)
+        dtype = searches.given.log_proba.dtype
+        return Outcome(cost.flatten(), prediction.to(dtype), one, ~fine.flatten())
+
+    def _at_samples(self, problem: Problem, searches: Searches) -> tuple[Tensor, Tensor]:
+        """Return logits (n_samples, n_classes) of the given network, and leverages."""
+        executor: Any = problem.network.executor
+        (layer,), (features,) = executor.chain.layers, searches.query
+        # An inverse curvature amplifies rounding.
+        exact = features.to(accumulation_dtype(features.device))
+        own = with_constant(exact, self.inverse.inputs)
+        leverage = ((own @ self.inverse.inputs.to(own)) * own).sum(dim=-1).clamp(min=0)
+        return affine(layer, exact), leverage
+
+
+def gaussian_head(inverse: LayerInverse, generator: torch.Generator) -> GaussianHead:
+    """Return the posterior of logits, with draws that are the same for all samples."""
+    outputs = inverse.outputs.double().cpu()
+    values, vectors = torch.linalg.eigh((outputs + outputs.T) / 2)
+    n_draws = min(max(_NUMBERS // len(values), _LEAST_DRAWS), _MOST_DRAWS)
+    half = torch.randn(n_draws // 2, len(values), generator=generator, dtype=torch.float64)
+    draws = (half * values.clamp(min=0).sqrt()) @ vectors.T
+    return GaussianHead(inverse, torch.cat([draws, -draws]).to(inverse.outputs))

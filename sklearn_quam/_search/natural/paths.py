@@ -1,0 +1,249 @@
+"""The models on the path of each search, and what they say: weights, costs of answers, bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..._network.limits import accumulation_dtype
+from ..searches import Outcome
+
+inf = torch.inf
+# Places between the given network and the first model, in shares of the distance.
+_FIRST_PARTS = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2)
+
+
+class Point(NamedTuple):
+    """Models that searches have arrived at.
+
+    Parameters
+    ----------
+    prediction : Prediction
+        What they predict for the sample of each search.
+    cost : Tensor of shape (n_searches,)
+        What they cost, in nats.
+    score : Tensor of shape (n_searches,)
+        Log-odds of the target, or the shift of the mean.
+    inside : object
+        What the next step needs of the forward pass.
+    """
+
+    prediction: Any
+    cost: Tensor
+    score: Tensor
+    inside: Any = None
+
+
+@dataclass(frozen=True, eq=False)
+class Paths:
+    """Models from the given network to the target of each search.
+
+    Parameters
+    ----------
+    points : list of Point
+        The given network first. The cost is infinite where a search has ended before.
+    n_steps : Tensor of shape (n_searches,)
+        Steps that each search has taken.
+    diverged : Tensor of shape (n_searches,), dtype bool
+        Which searches have left the range of numbers.
+    """
+
+    points: list[Point]
+    n_steps: Tensor
+    diverged: Tensor
+
+    @property
+    def cost(self) -> Tensor:
+        """What the models cost, (n_points, n_searches)."""
+        return torch.stack([point.cost for point in self.points])
+
+    @property
+    def score(self) -> Tensor:
+        """The scores of the targets, (n_points, n_searches)."""
+        return torch.stack([point.score for point in self.points])
+
+
+def ended_where_infinite(points: list[Point]) -> Paths:
+    """Return paths of points that are all known, each up to where it leaves the numbers."""
+    fine = torch.stack([p.prediction.is_finite() & torch.isfinite(p.cost) for p in points])
+    fine = fine.to(torch.uint8).cummin(dim=0).values.bool()
+    every = torch.arange(fine.shape[1], device=fine.device)
+    found: list[Point] = []
+    for point, is_fine in zip(points, fine, strict=True):
+        before = found[-1] if found else point
+        found.append(
+            Point(
+                before.prediction.replaced(every, is_fine, point.prediction),
+                torch.where(is_fine, point.cost, inf),
+                torch.where(is_fine, point.score, before.score),
+            )
+        )
+    return Paths(found, (fine.sum(dim=0) - 1).clamp(min=0), ~fine[-1])
+
+
+def weighted(paths: Paths, score: Callable[[Any], Tensor], temperature: float) -> tuple[Any, Any]:
+    """Return the models of paths, and logarithms of their weights, (n_models, n_searches).
+
+    The models are an integral over the score of the target. Each score counts by the least cost to
+    get there or further, times the distance to its neighbours, so that the number of steps does not
+    matter. Models with a lower score than the given network's do not count.
+
+    Parameters
+    ----------
+    paths : Paths
+        The paths.
+    score : callable
+        Returns scores of predictions.
+    temperature : float
+        Scale of costs, in nats.
+
+    Returns
+    -------
+    prediction, log_weights : Prediction and Tensor of shape (n_models, n_searches)
+        The models.
+    """
+    predictions, costs, scores = _with_first_part(paths, score, temperature)
+    value, cost = torch.stack(scores), torch.stack(costs)
+    # A step may overshoot and land behind the start: such a model has no width, and takes none from
+    # others. Nor has one that comes after the end of its search.
+    counts = (value >= value[0]) & torch.isfinite(cost)
+    value = torch.where(counts, value, torch.inf)
+    cost = torch.where(counts, cost, torch.inf)
+    value, order = value.sort(dim=0)
+    # A model that goes further for less could have stopped here.
+    cost = cost.gather(0, order).flip(0).cummin(dim=0).values.flip(0)
+    gap = value.diff(dim=0) / 2
+    gap = torch.where(torch.isfinite(gap), gap, 0.0)
+    width = torch.zeros_like(value)
+    width[1:] += gap
+    width[:-1] += gap
+    # Paths that lead nowhere still have the given network.
+    width[0] = torch.where(width.sum(dim=0) > 0, width[0], 1.0)
+    back = order.argsort(dim=0)
+    # In the type of the sums: a small temperature may be none in single precision.
+    cost, width = cost.gather(0, back), width.gather(0, back)
+    log_weights = -cost.to(accumulation_dtype(cost.device)) / temperature + width.log()
+    return predictions[0].stack(predictions), log_weights
+
+
+def _with_first_part(
+    paths: Paths, score: Callable[[Any], Tensor], temperature: float
+) -> tuple[list[Any], list[Tensor], list[Tensor]]:
+    """Return predictions, costs and scores, with more models before the first step.
+
+    The first step alone may cost more than a temperature. Between the given network and its model
+    the cost rises with the square of the distance, and predictions about evenly.
+    """
+    start, *others = paths.points
+    predictions, costs, scores = [start.prediction], [start.cost], [start.score]
+    if others:
+        first = others[0]
+        # Where the first step is cheap, equal steps are the better integral.
+        far = torch.isfinite(first.cost) & (first.cost > temperature)
+        nearest = torch.where(far, first.cost, 0.0)
+        for part in _FIRST_PARTS if far.any() else ():
+            share = torch.where(far, part, 0.0).to(first.cost)
+            weight = share[:, None].to(start.prediction.parts[0].dtype)
+            between = partial(torch.lerp, weight=weight)
+            predictions.append(start.prediction.map(between, first.prediction))
+            costs.append(nearest * share**2)
+            scores.append(torch.where(far, score(predictions[-1]), start.score))
+    predictions += [point.prediction for point in others]
+    costs += [point.cost for point in others]
+    scores += [point.score for point in others]
+    return predictions, costs, scores
+
+
+def outcome(paths: Paths, level: float, continues: bool) -> Outcome:
+    """Return what the answers cost that searches are after, by their paths.
+
+    The cost is taken to rise with the square of the distance. It is interpolated where a path
+    passes the answer.
+
+    Parameters
+    ----------
+    paths : Paths
+        The paths.
+    level : float
+        The score from which on a model gives the answer.
+    continues : bool
+        Whether the cost of an answer beyond the end of the path is extrapolated.
+
+    Returns
+    -------
+    Outcome
+        Costs of answers. A search that has ended because its models count for nothing has an
+        extrapolated cost.
+    """
+    score, cost = paths.score, paths.cost
+    fine = torch.isfinite(cost)
+    root = cost.clamp(min=0).sqrt()
+    before, now = score[:-1], score[1:]
+    part = (level - before) / (now - before)
+    between = (root[:-1] + part * (root[1:] - root[:-1])) ** 2
+    passes = (before < level) & (now >= level)
+    reached = torch.where(fine[1:] & (now >= level), torch.where(passes, between, cost[1:]), inf)
+    every = torch.arange(score.shape[1], device=score.device)
+    last = fine.sum(dim=0) - 1
+    # Beyond the end of the path.
+    distance, whole = score[last, every] - score[0], level - score[0]
+    beyond = torch.where(distance > 0, cost[last, every] * (whole / distance) ** 2, inf)
+    ended = (last < len(score) - 1) & ~paths.diverged
+    beyond = torch.where(ended | continues, beyond, inf)
+    if len(score) > 1:
+        least, place = reached.min(dim=0)
+    else:
+        least, place = torch.full_like(beyond, inf), torch.zeros_like(last)
+    is_reached = torch.isfinite(least)
+    place = torch.where(is_reached, place + 1, last)
+    least = torch.where(is_reached, least, beyond)
+    least = torch.where(score[0] >= level, 0.0, least)
+    predictions = [point.prediction for point in paths.points]
+    rival = predictions[0].stack(predictions)[place, every]
+    return Outcome(least, rival, paths.n_steps, paths.diverged)
+
+
+def probability_bounds(paths: Paths, slack: float) -> tuple[Tensor, Tensor]:
+    """Return the smallest and largest probability of each class on the paths.
+
+    Models count that cost no more than the slack. Between one that does and the next one that does
+    not, the cost is taken to rise with the square of the distance, and the log-odds of each class
+    evenly.
+
+    Parameters
+    ----------
+    paths : Paths
+        The paths.
+    slack : float
+        Largest cost, in nats.
+
+    Returns
+    -------
+    lower, upper : Tensor of shape (n_searches, n_classes)
+        Bounds.
+    """
+    cost, largest = paths.cost, slack**0.5
+    log_odds = torch.stack([_log_odds(point.prediction) for point in paths.points])
+    root = cost.clamp(min=0).sqrt().to(log_odds)
+    within = root <= largest
+    crosses = within[:-1] & ~within[1:] & torch.isfinite(root[1:])
+    part = torch.where(crosses, (largest - root[:-1]) / (root[1:] - root[:-1]), 1.0)
+    part = torch.nan_to_num(part, 1.0)
+    proba = torch.lerp(log_odds[:-1], log_odds[1:], part[..., None]).sigmoid()
+    counts = (within[1:] | crosses)[..., None]
+    start = log_odds[:1].sigmoid()
+    lower = torch.cat([start, torch.where(counts, proba, inf)]).amin(dim=0)
+    upper = torch.cat([start, torch.where(counts, proba, -inf)]).amax(dim=0)
+    return lower, upper
+
+
+def _log_odds(prediction: Any) -> Tensor:
+    """Return the log-odds of every class."""
+    log_proba = prediction.log_proba.to(accumulation_dtype(prediction.device))
+    log_proba = log_proba.clamp(max=-torch.finfo(log_proba.dtype).tiny)
+    return log_proba - (-torch.expm1(log_proba)).log()

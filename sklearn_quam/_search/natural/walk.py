@@ -1,0 +1,216 @@
+"""The loop of natural search: equal shares of the distance to a goal, by the cheapest change."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..._curvature.influence import Influence
+from ..._network.free import Free
+from ..._network.predictions import Categorical, Prediction
+from ..problem import Problem
+from ..searches import Report, Searches
+from .paths import Paths, Point
+
+# Regression: how far a search goes, in standard deviations of the mean in a linear model.
+_GOAL_OF_VALUES = 5.0
+# Searches that go on are moved together in memory where they are fewer than this share.
+_COMPACT_BELOW = 0.8
+
+# Is told where searches arrive: numbers of the searches, the point, their free parameters.
+Watch = Callable[[Tensor, Point, Callable[[Tensor], Free]], None]
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingSample:
+    """Training samples on which the cost of models for each of some samples is measured.
+
+    Parameters
+    ----------
+    index : Tensor of shape (n_samples, n_rows)
+        Their numbers.
+    count : Tensor of shape (n_samples, n_rows)
+        How many training samples each of them represents, sample weights included.
+    given : Prediction
+        What the given network predicts for them, (n_samples, n_rows).
+    """
+
+    index: Tensor
+    count: Tensor
+    given: Prediction
+
+
+@dataclass(frozen=True, eq=False)
+class NaturalSteps:
+    """What the steps through chains and through other networks share.
+
+    Parameters
+    ----------
+    n_steps : int
+        Number of steps.
+    goal : float
+        Log-odds that the searches go to.
+    n_rows : int
+        Training samples on which the cost is measured.
+    precision : float
+        The precision of the prior around the given network.
+    influence : Influence
+        Finds these training samples.
+    """
+
+    n_steps: int
+    goal: float
+    n_rows: int
+    precision: float
+    influence: Influence
+    at_once_on_cpu = 1024
+
+    @property
+    def rows_at_once(self) -> int:
+        """Training samples of one pass."""
+        return self.n_rows
+
+    def shortened(self) -> Any:
+        """Return the same with a single step, to find out how much memory it takes."""
+        return replace(self, n_steps=1)
+
+    def training_sample(
+        self, problem: Problem, features: list[Tensor], *, drawn: bool = True
+    ) -> TrainingSample:
+        """Return the training samples that changes for samples with these features move most."""
+        index, count = self.influence.rows_for(features, self.n_rows, drawn=drawn)
+        training = problem.training
+        if training.weight is not None:
+            count = count * training.weight[index]
+        # Those at hand may be a sample of all.
+        count = count * (problem.n_training_rows / len(training))
+        return TrainingSample(index, count, problem.original_on_training[index])
+
+    def goals(self, problem: Problem, score: Tensor, slope: Tensor) -> Tensor:
+        """Return where each search goes, given where it starts and how fast its score can rise."""
+        return goals(problem, self.goal, score, slope)
+
+    def length(self, goal: Tensor, score: Tensor, slope: Tensor, step: int) -> Tensor:
+        """Return how far to go along the cheapest direction."""
+        return length_of_step(goal, score, slope, self.n_steps - step)
+
+
+def goals(problem: Problem, goal: float, score: Tensor, slope: Tensor) -> Tensor:
+    """Return where each search goes, given where it starts and how fast its score can rise."""
+    if problem.network.executor.likelihood.kind is Categorical:
+        return torch.full_like(score, goal)
+    return score + _GOAL_OF_VALUES * slope.clamp(min=0).sqrt()
+
+
+def length_of_step(goal: Tensor, score: Tensor, slope: Tensor, n_left: int) -> Tensor:
+    """Return how far to go along the cheapest direction; zero where nothing moves."""
+    share = (goal - score).clamp(min=0) / n_left
+    moves = slope > torch.finfo(slope.dtype).tiny
+    return torch.where(moves, share / torch.where(moves, slope, 1.0), 0.0)
+
+
+def walk(
+    steps: Any,
+    problem: Problem,
+    searches: Searches,
+    *,
+    until: float = math.inf,
+    watch: Watch | None = None,
+    report: Report = None,
+) -> Paths:
+    """Run searches side by side; none depends on the others.
+
+    Parameters
+    ----------
+    steps : ChainSteps, GeneralSteps or HeadSteps
+        How they move.
+    problem : Problem
+        What the searches have in common.
+    searches : Searches
+        The searches.
+    until : float, default=inf
+        A search ends when its model costs more than this, in nats.
+    watch : callable, default=None
+        Is told where searches arrive.
+    report : callable, default=None
+        Is told the share of the steps that is done.
+
+    Returns
+    -------
+    Paths
+        Where the searches went.
+    """
+    state = steps.init(problem, searches)
+    number = torch.arange(len(searches), device=searches.targets.device)
+    record = _Record(searches, until)
+    for step in range(steps.n_steps + 1):
+        is_last = step == steps.n_steps
+        if len(number):
+            with torch.set_grad_enabled(not is_last):
+                point = steps.evaluate(problem, state, step)
+            record.add(number, point)
+            if watch is not None:
+                with torch.no_grad():
+                    watch(number, point, partial(steps.free, problem, state))
+        else:
+            record.skip()
+        if report is not None:
+            report(step / steps.n_steps)
+        if not is_last and len(number):
+            kept = _fewer(record.going[number]) if steps.drops_searches else None
+            number = number if kept is None else number[kept]
+            if len(number):
+                state = steps.update(problem, state, point, step, kept)
+    return record.paths()
+
+
+def _fewer(going: Tensor) -> Tensor | None:
+    """Return the places of searches that go on, if moving them together is worth it."""
+    # On other devices the host would have to wait for the answer.
+    if going.device.type != "cpu" or float(going.float().mean()) >= _COMPACT_BELOW:
+        return None
+    return going.nonzero()[:, 0]
+
+
+class _Record:
+    """The points of all searches. An ended search stays where it was, at an infinite cost."""
+
+    def __init__(self, searches: Searches, until: float) -> None:
+        self._original, self._until = searches.original, until
+        self._points: list[Point] = []
+        device = searches.targets.device
+        self.going = torch.ones(len(searches), dtype=torch.bool, device=device)
+        self._diverged = torch.zeros_like(self.going)
+        self._n_steps = torch.zeros_like(self.going, dtype=torch.long)
+
+    @torch.no_grad()
+    def add(self, number: Tensor, point: Point) -> None:
+        """Take the point that some of the searches have arrived at."""
+        fine = point.prediction.is_finite() & torch.isfinite(point.cost) & self.going[number]
+        self._diverged[number] |= self.going[number] & ~fine
+        self._n_steps[number] += fine
+        before = self._points[-1] if self._points else None
+        if before is None:
+            before = Point(self._original, torch.zeros_like(point.cost), point.score.detach())
+        cost = torch.full_like(before.cost, torch.inf)
+        cost[number] = torch.where(fine, point.cost.detach(), torch.inf)
+        score = before.score.clone()
+        score[number] = torch.where(fine, point.score.detach(), score[number])
+        prediction = before.prediction.replaced(number, fine, point.prediction)
+        self._points.append(Point(prediction, cost, score))
+        self.going[number] = fine & (point.cost <= self._until)
+
+    def skip(self) -> None:
+        """Take a step for which no search is left."""
+        before = self._points[-1]
+        self._points.append(before._replace(cost=torch.full_like(before.cost, torch.inf)))
+
+    def paths(self) -> Paths:
+        """Return where the searches went."""
+        return Paths(self._points, (self._n_steps - 1).clamp(min=0), self._diverged)

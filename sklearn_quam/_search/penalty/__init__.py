@@ -1,0 +1,1 @@
+"""Penalty search, the algorithm of the paper."""

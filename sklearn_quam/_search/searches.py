@@ -1,0 +1,199 @@
+"""A batch of searches, and what all of them have come to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from .._network.free import Free
+from .._network.predictions import Prediction
+from .._network.reference import Rows
+
+
+class Accumulator(Protocol):
+    """Takes weighted models."""
+
+    def update(self, prediction: Any, log_weights: Tensor) -> None:
+        """Add models (n_models, n_samples) with logarithms of their weights."""
+
+
+# Told which share of the searches is done.
+Report = Callable[[float], None] | None
+
+
+@dataclass(frozen=True, eq=False)
+class Searches:
+    """Searches for some targets of some samples; those of a sample stand side by side.
+
+    Parameters
+    ----------
+    query : tuple of Tensor of shape (n_samples, ...)
+        Values of the samples at the cut of the network.
+    given : Prediction
+        What the given network predicts for them.
+    targets : Tensor of shape (n_samples, n_targets)
+        Their targets.
+    is_first : bool, default=True
+        Whether no other targets of these samples were searched for before.
+    """
+
+    query: Rows
+    given: Any
+    targets: Tensor
+    is_first: bool = True
+
+    def __len__(self) -> int:
+        return self.targets.numel()
+
+    @property
+    def n_targets(self) -> int:
+        """Number of searches for each sample."""
+        return self.targets.shape[1]
+
+    @property
+    def target(self) -> Tensor:
+        """The target of each search."""
+        return self.targets.flatten()
+
+    @property
+    def original(self) -> Any:
+        """What the given network predicts for the sample of each search."""
+        return self.given.repeat(self.n_targets)
+
+    @property
+    def queries(self) -> Rows:
+        """Values at the cut of the sample of each search."""
+        return tuple(part.repeat_interleave(self.n_targets, dim=0) for part in self.query)
+
+    def hand_over(self, posterior: Accumulator, prediction: Any, log_weights: Tensor) -> None:
+        """Give models (n_models, n_searches) with their weights to an accumulator."""
+
+        def by_sample(part: Tensor) -> Tensor:
+            # (n_models, n_samples, n_targets, ...) as (n_models * n_targets, n_samples, ...).
+            return part.unflatten(1, (-1, self.n_targets)).transpose(1, 2).flatten(0, 1)
+
+        posterior.update(prediction.map(by_sample), by_sample(log_weights))
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What searches have come to.
+
+    Parameters
+    ----------
+    cost : Tensor of shape (n_searches,)
+        What the answer that each search is after costs, in nats; infinite if it is not known.
+    rival : Prediction
+        What a model predicts that gives this answer, or comes close to it.
+    n_steps : Tensor of shape (n_searches,)
+        Steps that were taken.
+    diverged : Tensor of shape (n_searches,), dtype bool
+        Which of them have left the range of numbers.
+    """
+
+    cost: Tensor
+    rival: Any
+    n_steps: Tensor
+    diverged: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class FoundModels:
+    """One model of each search.
+
+    Parameters
+    ----------
+    free : dict of Tensor of shape (n_searches, ...)
+        Their free parameters; the given network's where none was found.
+    prediction : Prediction
+        What they predict for the sample of each search.
+    cost : Tensor of shape (n_searches,)
+        What they cost, in nats.
+    divergence : Tensor of shape (n_searches,)
+        KL(given || model) at the sample.
+    found : Tensor of shape (n_searches,), dtype bool
+        Which searches have found one.
+    """
+
+    free: Free
+    prediction: Any
+    cost: Tensor
+    divergence: Tensor
+    found: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """Every model that searches have met.
+
+    Parameters
+    ----------
+    predictions : list of Prediction
+        What the models of each step predict.
+    costs : list of Tensor of shape (n_searches,)
+        What they cost, in nats.
+    """
+
+    predictions: list[Prediction]
+    costs: list[Tensor]
+
+
+class ModelKeeper:
+    """Keeps the parameters of one model of each search.
+
+    Parameters
+    ----------
+    start : dict of Tensor
+        Free parameters of the given network.
+    searches : Searches
+        The searches.
+    """
+
+    def __init__(self, start: Free, searches: Searches) -> None:
+        n_searches = len(searches)
+        self.free = {
+            name: value.expand(n_searches, *value.shape).clone() for name, value in start.items()
+        }
+        self.prediction = searches.original.clone()
+        self.cost = searches.targets.new_zeros(n_searches, dtype=torch.float64)
+        self.divergence = torch.zeros_like(self.cost)
+        self.found = torch.zeros_like(self.cost, dtype=torch.bool)
+
+    def take(
+        self,
+        number: Tensor,
+        which: Tensor,
+        prediction: Any,
+        cost: Tensor,
+        divergence: Tensor,
+        free: Callable[[Tensor], Free],
+    ) -> None:
+        """Replace what is kept of some searches.
+
+        Parameters
+        ----------
+        number : Tensor of shape (n_models,)
+            The search of each model.
+        which : Tensor of shape (n_models,), dtype bool
+            Which models are to be kept.
+        prediction, cost, divergence : Prediction and Tensor of shape (n_models,)
+            See `FoundModels`.
+        free : callable
+            Returns the free parameters of models that are given by their places.
+        """
+        places = which.nonzero()[:, 0]
+        kept = number[places]
+        for name, value in free(places).items():
+            self.free[name].index_copy_(0, kept, value.detach().to(self.free[name]))
+        self.prediction = self.prediction.replaced(number, which, prediction)
+        self.cost.index_copy_(0, kept, cost[places].to(self.cost))
+        self.divergence.index_copy_(0, kept, divergence[places].to(self.divergence))
+        self.found[kept] = True
+
+    def models(self) -> FoundModels:
+        """Return what was kept."""
+        return FoundModels(self.free, self.prediction, self.cost, self.divergence, self.found)
