@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# In the memory of what they are given.
-ACTIVATIONS = {"relu": torch.relu_, "tanh": torch.tanh_, "sigmoid": torch.sigmoid_}
+from .activations import Activation
 
 
 @dataclass(frozen=True)
@@ -28,13 +27,32 @@ class Layer:
         Given weight of shape (n_out, n_in), used unless it is searched.
     bias : Tensor or None
         Given bias of shape (n_out,), used unless it is searched.
-    activation : {"relu", "tanh", "sigmoid"} or None
+    activation : Activation or None
         Applied to what the layer returns.
     """
 
     weight: Tensor
     bias: Tensor | None
-    activation: str | None = None
+    activation: Activation | None = None
+
+    def activated(self, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what the next layer takes, in the memory of the values if possible.
+
+        Parameters
+        ----------
+        values : Tensor
+            What the layer returns.
+
+        Returns
+        -------
+        tuple of Tensor
+            The same behind the activation, and what `back` needs.
+        """
+        return (values, values) if self.activation is None else self.activation.apply(values)
+
+    def back(self, gradient: Tensor, kept: Tensor) -> Tensor:
+        """Return a gradient, in its memory if possible, times the slope of the activation."""
+        return gradient if self.activation is None else self.activation.back(gradient, kept)
 
 
 class _Memory(threading.local):
@@ -87,8 +105,12 @@ class Chain:
 
     def bytes_per_model(self, n_rows: int) -> int:
         """Return the memory that each model's values take, forward and backward."""
-        widths = sum(len(layer.weight) for layer in self.layers[:-1])
-        return 2 * widths * n_rows * self.layers[0].weight.element_size()
+        # Values and gradients; most activations need both sides of them, and a copy of a gradient.
+        copies = (
+            2 if one.activation is None or one.activation.is_in_place else 5 for one in self.layers
+        )
+        widths = sum(n * len(one.weight) for n, one in zip(copies, self.layers[:-1], strict=False))
+        return widths * n_rows * self.layers[0].weight.element_size()
 
 
 class _ChainFunction(torch.autograd.Function):
@@ -101,6 +123,7 @@ class _ChainFunction(torch.autograd.Function):
         n_layers = len(chain.layers)
         weights, biases = parameters[:n_layers], parameters[n_layers:]
         values: list[Tensor] = []
+        kept: list[Tensor] = []
         for index, layer in enumerate(chain.layers):
             shape = (len(row), len(layer.weight), len(rows) + 1)
             if index + 1 < n_layers:
@@ -115,12 +138,11 @@ class _ChainFunction(torch.autograd.Function):
             bias = biases[index] if biases[index] is not None else layer.bias
             if bias is not None:
                 out += bias[..., None]
-            if layer.activation is not None:
-                ACTIVATIONS[layer.activation](out)
-            values.append(out)
+            for found, part in zip((values, kept), layer.activated(out), strict=True):
+                found.append(part)
         chain.memory.uses += keep
         ctx.chain, ctx.rows, ctx.row, ctx.use = chain, rows, row, chain.memory.uses
-        ctx.values, ctx.weights = values[:-1], weights
+        ctx.values, ctx.kept, ctx.weights = values[:-1], kept[:-1], weights
         return values[-1]
 
     @staticmethod
@@ -147,10 +169,10 @@ class _ChainFunction(torch.autograd.Function):
                 weight_gradients[index] = out
             if not any((*needed[:index], *needed[n_layers : n_layers + index])):
                 break
-            value = ctx.values[index - 1]
-            out = memory.tensor(("back", index), tuple(value.shape), gradient)
+            kept = ctx.kept[index - 1]
+            out = memory.tensor(("back", index), tuple(kept.shape), gradient)
             torch.matmul(_or(ctx.weights[index], layer.weight).mT, gradient, out=out)
-            gradient = through_activation(chain.layers[index - 1].activation, out, value)
+            gradient = chain.layers[index - 1].back(out, kept)
         return None, None, None, None, *weight_gradients, *bias_gradients
 
 
@@ -171,15 +193,3 @@ def _first(weight: Tensor | None, given: Tensor, rows: Tensor, row: Tensor, out:
 def _first_gradient(gradient: Tensor, rows: Tensor, row: Tensor, out: Tensor) -> None:
     torch.mm(gradient.flatten(0, 1)[:, :-1], rows, out=out.flatten(0, 1))
     out.baddbmm_(gradient[..., -1:], row[:, None, :])
-
-
-def through_activation(activation: str | None, gradient: Tensor, value: Tensor) -> Tensor:
-    """Multiply the gradient, in place, by the activation's slope, known from what it returned."""
-    backward = torch.ops.aten
-    if activation == "relu":
-        backward.threshold_backward.grad_input(gradient, value, 0, grad_input=gradient)
-    elif activation == "tanh":
-        backward.tanh_backward.grad_input(gradient, value, grad_input=gradient)
-    elif activation == "sigmoid":
-        backward.sigmoid_backward.grad_input(gradient, value, grad_input=gradient)
-    return gradient

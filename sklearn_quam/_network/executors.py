@@ -6,46 +6,25 @@ whatever it can handle, and a plain loop for the rest. `choose_executor` takes t
 
 from __future__ import annotations
 
-import copy
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
-from torch.nn import functional
 
 from ..exceptions import NetworkError
-from .adapters import TargetUnits
 from .chain import Chain, Layer
-from .cut.steps import NotAChainError, Steps
-from .cut.tracing import attribute
+from .cut.chained import Chained, NotAChainError
+from .cut.running import copy_sharing
 from .inputs.rows import Rows
 from .likelihood import CategoricalLikelihood, Likelihood
 from .outputs import NetworkErrors
 from .predictions import Categorical, Prediction
 
 Weights = dict[str, Tensor]
-
-# Ways to write an activation: as a module, a function or a method.
-_ACTIVATION_NAMES: dict[Any, str] = {
-    nn.ReLU: "relu",
-    nn.Tanh: "tanh",
-    nn.Sigmoid: "sigmoid",
-    torch.relu: "relu",
-    torch.tanh: "tanh",
-    torch.sigmoid: "sigmoid",
-    functional.relu: "relu",
-    functional.tanh: "tanh",
-    functional.sigmoid: "sigmoid",
-    "relu": "relu",
-    "tanh": "tanh",
-    "sigmoid": "sigmoid",
-}
-_OVER_CLASSES = (nn.Softmax, nn.LogSoftmax)
 
 
 class Executor:
@@ -106,7 +85,7 @@ class Executor:
 
     def for_thread(self) -> Executor:
         """Return one with its own module: running a module with other weights changes it."""
-        return type(self)(copy.deepcopy(self.module), self.likelihood)
+        return type(self)(copy_sharing(self.module), self.likelihood)
 
     def bytes_per_model(self, weights: Weights, shared: Rows, query: Rows) -> int:
         """Return the memory that a forward and a backward pass need for each model's values.
@@ -248,9 +227,9 @@ class ChainExecutor(Executor):
 
     def __init__(self, module: nn.Module, likelihood: Likelihood) -> None:
         super().__init__(module, likelihood)
-        # The prefixes of the layers' names, the layers, and what comes behind the last one.
+        # The names of the layers' weights and biases, the layers, and what is behind the last one.
         self.steps = _read_chain(module)
-        self._prefixes, layers, self._endings = self.steps
+        self._names, layers, self._endings = self.steps
         self.chain = Chain(layers)
 
     def for_thread(self) -> Executor:
@@ -260,10 +239,9 @@ class ChainExecutor(Executor):
     def predict(self, weights: Weights, shared: Rows, query: Rows) -> Prediction:
         """Return predictions; see the base class."""
         (rows,), (row,) = shared, query
-        weights = self._everywhere(weights)
         values = self.chain(
-            [weights.get(f"{prefix}weight") for prefix in self._prefixes],
-            [weights.get(f"{prefix}bias") for prefix in self._prefixes],
+            [weights.get(weight) for weight, _ in self._names],
+            [weights.get(bias) for _, bias in self._names],
             rows,
             row,
         )
@@ -271,15 +249,14 @@ class ChainExecutor(Executor):
 
     def predict_each(self, weights: Weights, rows: Rows) -> Prediction:
         """Return predictions; see the base class."""
-        weights = self._everywhere(weights)
         values = rows[0].mT
-        for prefix, layer in zip(self._prefixes, self.chain.layers, strict=True):
-            values = weights.get(f"{prefix}weight", layer.weight) @ values
-            bias = weights.get(f"{prefix}bias", layer.bias)
-            if bias is not None:
-                values = values + bias[..., None]
+        for (weight, bias), layer in zip(self._names, self.chain.layers, strict=True):
+            values = weights.get(weight, layer.weight) @ values
+            shift = weights.get(bias, layer.bias)
+            if shift is not None:
+                values = values + shift[..., None]
             if layer.activation is not None:
-                values = getattr(torch, layer.activation)(values)
+                values = layer.activation(values)
         return self.interpret(values)
 
     def bytes_per_model(self, weights: Weights, shared: Rows, query: Rows) -> int:  # noqa: ARG002
@@ -301,55 +278,17 @@ class ChainExecutor(Executor):
 
 def _read_chain(
     module: nn.Module,
-) -> tuple[list[str], list[Layer], list[Callable[[Tensor], Tensor]]]:
-    """Return the layers of a chain, the prefixes of their names, and what comes behind the last.
-
-    Raises NotAChainError for anything but a chain of linear layers and known activations.
-    """
-    prefixes: list[str] = []
-    layers: list[Layer] = []
-    endings: list[Callable[[Tensor], Tensor]] = []
-    for name, step in _steps(module):
-        if endings:
-            raise NotAChainError("Not a chain of linear layers.")
-        if type(step) is nn.Linear:
-            prefixes.append(f"{name}." if name else "")
-            layers.append(Layer(step.weight, step.bias))
-        elif isinstance(step, str) and layers and layers[-1].activation is None:
-            layers[-1] = replace(layers[-1], activation=step)
-        # The classes of a row are the last axis of a matrix, but the middle one of the layout.
-        elif type(step) in _OVER_CLASSES and step.dim in (1, -1):
-            endings.append(type(step)(dim=1))
-        elif isinstance(step, TargetUnits):
-            endings.append(step.over_middle)
-        else:
-            raise NotAChainError("Not a chain of linear layers.")
-    if not layers:
+) -> tuple[list[tuple[str, str]], list[Layer], list[Callable[[Tensor], Tensor]]]:
+    """Return the names of the layers' parameters, the layers, and what comes behind the last."""
+    if not isinstance(module, Chained):
         raise NotAChainError("Not a chain of linear layers.")
+    names, layers, endings = module.read()
     last = layers[-1].activation
     if last is not None:
         # The chain's own backward pass begins at a linear layer.
         layers[-1] = replace(layers[-1], activation=None)
-        endings.insert(0, getattr(torch, last))
-    return prefixes, layers, endings
-
-
-def _steps(module: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Yield the steps of a module that is a chain: a submodule, or the name of an activation."""
-    if type(module) is nn.Sequential:
-        for name, part in module.named_children():
-            for inner, step in _steps(part):
-                yield f"{name}.{inner}" if inner else name, step
-        return
-    if not isinstance(module, Steps):
-        if type(module) not in (nn.Identity, nn.Dropout):
-            yield "", _ACTIVATION_NAMES.get(type(module), module)
-        return
-    for step in module.one_after_the_other():
-        if step.op == "call_module":
-            yield from ((step.target, found) for _, found in _steps(attribute(module, step.target)))
-        else:
-            yield "", _ACTIVATION_NAMES.get(step.target, step)
+        endings.insert(0, last)
+    return names, layers, endings
 
 
 EXECUTORS: dict[str, type[Executor]] = {

@@ -36,7 +36,7 @@ _PROBE_ROWS = 4
 class FreeNetwork:
     """A network cut where its free parameters begin.
 
-    Stored and sent to workers with its cut, so that no network is traced twice.
+    Stored and sent to workers with its cut, so that no network is cut twice.
 
     Parameters
     ----------

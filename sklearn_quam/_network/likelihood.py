@@ -13,7 +13,13 @@ from torch.nn.functional import logsigmoid, one_hot
 from .outputs import InvalidOutputError, first, picked
 from .predictions import Categorical, Gaussian
 
-CLASSIFIER_LINKS = ("logits", "log_probabilities", "probabilities", "binary_logit")
+CLASSIFIER_LINKS = (
+    "logits",
+    "log_probabilities",
+    "probabilities",
+    "binary_logit",
+    "probability",
+)
 REGRESSOR_LINKS = ("mean", "mean_variance", "mean_log_variance")
 
 # How far probabilities may be from summing to one: rounding in half precision stays below.
@@ -29,8 +35,8 @@ class CategoricalLikelihood:
 
     Parameters
     ----------
-    link : {"logits", "log_probabilities", "probabilities", "binary_logit"}
-        What the network returns.
+    link : str
+        What the network returns, one of `CLASSIFIER_LINKS`.
     output : str, int or None
         Which of several outputs; see `picked`.
     """
@@ -51,9 +57,9 @@ class CategoricalLikelihood:
         """Return log-probabilities of scores whose classes are along any axis."""
         if self.link == "binary_logit":
             return torch.cat([logsigmoid(-scores), logsigmoid(scores)], dim=dim)
-        if self.link == "probabilities":
-            if scores.shape[dim] == 1:
-                scores = torch.cat([1 - scores, scores], dim=dim)
+        if self.link == "probability":
+            scores = torch.cat([1 - scores, scores], dim=dim)
+        if self.link in ("probability", "probabilities"):
             # A probability that underflowed to zero is no more than the smallest normal number.
             scores = scores.clamp(min=torch.finfo(scores.dtype).tiny).log()
         return torch.log_softmax(scores, dim=dim)
@@ -126,15 +132,22 @@ class CategoricalLikelihood:
         """
         scores = _checked_columns(self.pick(output))
         width = scores.shape[-1]
-        if self.link == "binary_logit" and width != 1:
+        if self.link in ("binary_logit", "probability") and width != 1:
             raise InvalidOutputError(
-                f"The network returns {width} columns, but link='binary_logit' means one. "
-                "Pass link='logits' if the columns are class scores."
+                f"The network returns {width} columns, but link='{self.link}' means one. "
+                "Pass link='logits' if the columns are class scores, or 'probabilities'."
             )
-        if self.link in ("logits", "log_probabilities") and width == 1:
+        if self.link not in ("binary_logit", "probability") and width == 1:
+            right = "probability" if _in_unit_range(scores) else "binary_logit"
             raise InvalidOutputError(
                 f"The network returns a single column, but link='{self.link}' needs one column "
-                "for each class. Pass link='binary_logit' if it is the logit of the second class."
+                f"for each class. Pass link='{right}' if it is the "
+                f"{right.replace('binary_', '')} of the second class."
+            )
+        if self.link == "probability" and not _in_unit_range(scores):
+            raise InvalidOutputError(
+                "The network's outputs are not between 0 and 1, which link='probability' means. "
+                "Pass link='binary_logit' for scores without a sigmoid behind them."
             )
         if self.link == "probabilities" and not _sums_to_one(scores):
             raise InvalidOutputError(
@@ -247,7 +260,8 @@ class GaussianLikelihood:
             if isinstance(output, (tuple, list)) and len(output) > 1:
                 raise InvalidOutputError(
                     f"The network returns {len(output)} outputs, but link='mean' means one. Pass "
-                    "link='mean_variance' or 'mean_log_variance' if they are mean and variance."
+                    "link='mean_variance' if they are mean and variance, 'mean_log_variance' if "
+                    "they are mean and log variance."
                 )
             _checked_columns(output)
             return
@@ -297,7 +311,8 @@ def _two_parts(output: Output) -> tuple[Tensor, Tensor]:
     if columns.shape[-1] % 2:
         raise InvalidOutputError(
             f"The network returns {columns.shape[-1]} columns, which cannot be halved into means "
-            "and variances. Return a tuple (mean, variance), or pass link='mean'."
+            "and variances. Return a tuple (mean, variance), or pass link='mean'. Of quantiles, "
+            "return the median alone."
         )
     mean, variance = columns.chunk(2, dim=-1)
     return mean, variance
@@ -313,7 +328,9 @@ def _checked_columns(output: Output) -> Tensor:
     if scores.ndim not in (1, 2):
         raise InvalidOutputError(
             f"The network returns a tensor of shape {tuple(scores.shape)}; it must be "
-            "(n_samples, n_outputs). Flatten or pool the further axes in the network."
+            "(n_samples, n_outputs). Flatten or pool the further axes in the network. If they are "
+            "classes of pixels or tokens, wrap this estimator: DenseClassifier(...). Of a causal "
+            "language model, pass the head alone: X are hidden states, y the tokens that follow."
         )
     if not scores.is_floating_point():
         raise InvalidOutputError(
@@ -327,16 +344,23 @@ def _checked_columns(output: Output) -> Tensor:
     return as_columns(scores)
 
 
+def _in_unit_range(proba: Tensor) -> bool:
+    return bool(((proba >= 0) & (proba <= 1 + _NORMALISATION_TOLERANCE)).all())
+
+
 def _sums_to_one(proba: Tensor) -> bool:
-    in_range = bool(((proba >= 0) & (proba <= 1 + _NORMALISATION_TOLERANCE)).all())
-    if proba.shape[-1] == 1:
-        return in_range
-    return in_range and bool(((proba.sum(dim=-1) - 1).abs() < _NORMALISATION_TOLERANCE).all())
+    close = (proba.sum(dim=-1) - 1).abs() < _NORMALISATION_TOLERANCE
+    return _in_unit_range(proba) and bool(close.all())
 
 
 def looks_like_probabilities(output: Output) -> bool:
-    """Tell whether what is taken for logits is never negative, and sums to one for every row."""
+    """Tell whether what is taken for logits is never negative, and sums to one for every row.
+
+    A single column need not sum to one.
+    """
     scores = as_columns(output)
+    if scores.shape[-1] == 1:
+        return _in_unit_range(scores)
     sums = scores.sum(dim=-1)
     return bool(((sums - 1).abs() < 1e-4).all()) and _sums_to_one(scores)
 

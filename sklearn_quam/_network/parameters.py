@@ -218,7 +218,9 @@ def _n_linear_at_the_end(module: nn.Module, layers: list[RunLayer]) -> int:
     """
     if layers and layers[-1].bare:
         return 1
-    kinds = [not one.bare and type(module.get_submodule(one.name)) is nn.Linear for one in layers]
+    kinds = [
+        not one.bare and isinstance(module.get_submodule(one.name), nn.Linear) for one in layers
+    ]
     return kinds[::-1].index(False) if False in kinds else len(kinds)
 
 

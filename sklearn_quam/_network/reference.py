@@ -28,7 +28,7 @@ from .adapters import (
 from .inputs.layouts import to_tensor
 from .inputs.named import TakesNamed
 from .inputs.rows import Inputs, Rows, Source, StoredRows, as_double
-from .inputs.sources import SomeRows, StoredArrays
+from .inputs.sources import Reordered, SomeRows, StoredArrays
 from .likelihood import (
     CategoricalLikelihood,
     GaussianLikelihood,
@@ -106,7 +106,7 @@ class ReferenceModel:
         StoredRows
             The same rows in the network's types, on its device.
         """
-        ordered = _in_order(source, self.input_names)
+        ordered = in_order(source, self.input_names)
         return StoredRows(ordered, self.input_dtypes, self.device, self.bytes_per_row)
 
     def predict(self, inputs: Inputs | StoredRows) -> Prediction:
@@ -284,14 +284,8 @@ def build_reference(
     network = read_network(final, task=task, link=link)
     first = next(network.module.parameters(), torch.empty(0))
     target = first.device if device is None else _device(device)
-    module, names = network.module.to(target), source.names
-    if names is not None:
-        module = TakesNamed(module, names)
-    probe = source.read(slice(0, len(source), max(1, len(source) // _PROBE_ROWS)))
-    probe = tuple(part[:_PROBE_ROWS] for part in probe)
-    if len(probe[0]) == 1:
-        probe = tuple(np.repeat(part, 2, axis=0) for part in probe)
-    given, dtypes = _first_run(module, probe, floating_dtype(module), target)
+    names = source.names
+    module, probe, given, dtypes = first_run(network.module.to(target), source, target)
     chosen = network.link or infer_link(picked(given, output), task)
     likelihood: Likelihood
     if task == "classifier":
@@ -323,6 +317,35 @@ def build_reference(
     return reference, network, likelihood.n_outputs(given)
 
 
+def first_run(
+    module: nn.Module, source: Source, device: torch.device
+) -> tuple[nn.Module, tuple[np.ndarray, ...], Any, tuple[torch.dtype, ...]]:
+    """Run some rows through a network, and find out how it takes them.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        A private copy.
+    source : Source
+        Rows behind the transformers.
+    device : torch.device
+        Where the network is.
+
+    Returns
+    -------
+    tuple
+        The network as one that takes its inputs in their order, the rows, what it returns for
+        them, and the types that it takes its inputs in.
+    """
+    if source.names is not None:
+        module = TakesNamed(module, source.names)
+    probe = source.read(slice(0, len(source), max(1, len(source) // _PROBE_ROWS)))
+    probe = tuple(part[:_PROBE_ROWS] for part in probe)
+    if len(probe[0]) == 1:
+        probe = tuple(np.repeat(part, 2, axis=0) for part in probe)
+    return module, probe, *_try_types(module, probe, floating_dtype(module), device)
+
+
 def _device(device: str | torch.device) -> torch.device:
     """Return a device that is there."""
     try:
@@ -337,7 +360,7 @@ def _device(device: str | torch.device) -> torch.device:
     return target
 
 
-def _in_order(source: Source, names: tuple[str, ...] | None) -> Source:
+def in_order(source: Source, names: tuple[str, ...] | None) -> Source:
     """Return a source of the named inputs in the order in which the network was tried."""
     if names is None and source.names is None:
         return source
@@ -348,16 +371,14 @@ def _in_order(source: Source, names: tuple[str, ...] | None) -> Source:
         )
     if names == source.names:
         return source
-    assert isinstance(source, StoredArrays)
-    order = [source.names.index(name) for name in names]
-    return StoredArrays(tuple(source.arrays[number] for number in order), names)
+    return Reordered(source, names)
 
 
 def _told(names: tuple[str, ...] | None) -> str:
     return "without names" if names is None else f"named {shown(list(names))}"
 
 
-def _first_run(
+def _try_types(
     module: nn.Module, probe: tuple[np.ndarray, ...], dtype: torch.dtype, device: torch.device
 ) -> tuple[Output, tuple[torch.dtype, ...]]:
     """Run training rows through the network and find out which types it takes them in.

@@ -69,9 +69,7 @@ def _seed():
         lambda: NeuralNetClassifier(
             dense(3, nn.LogSoftmax(dim=1)), criterion=nn.CrossEntropyLoss, **QUIET
         ),
-        lambda: NeuralNetClassifier(
-            dense(), criterion=nn.CrossEntropyLoss(label_smoothing=0.1), **QUIET
-        ),
+        lambda: NeuralNetClassifier(dense(), criterion=nn.CrossEntropyLoss(), **QUIET),
     ],
     ids=["softmax, NLLLoss", "logits, CrossEntropyLoss", "log-softmax, CrossEntropyLoss", "object"],
 )
@@ -240,10 +238,10 @@ def test_module_as_classifier(link, after, to_probabilities):
 
 
 @pytest.mark.parametrize("flat", [False, True])
-@pytest.mark.parametrize("link", ["binary_logit", "probabilities"])
+@pytest.mark.parametrize("link", ["binary_logit", "probability"])
 def test_module_with_one_column_as_classifier(link, flat):
     module = dense(1)
-    if link == "probabilities":
+    if link == "probability":
         module.append(nn.Sigmoid())
     expected = evaluate(module, X_NEW)[:, 0]
     if link == "binary_logit":
@@ -389,7 +387,7 @@ def test_logistic_regression_of_an_older_scheme_is_refused(y, attribute, value):
 
 def test_multilabel_network_is_refused():
     net = fitted(CLASSIFIERS["mlp"](), X, np.column_stack([BINARY, LABELS > 0]))
-    with pytest.raises(ValueError, match="Multilabel"):
+    with pytest.raises(ValueError, match="MultiLabelClassifier"):
         read_network(net, task="classifier")
 
 

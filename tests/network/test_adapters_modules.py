@@ -292,7 +292,11 @@ def test_module_that_cannot_be_copied_is_refused_with_the_reason():
         (lambda: dense(1), "log_probabilities", "single column, but link='log_probabilities'"),
         (lambda: dense(2), "binary_logit", "2 columns, but link='binary_logit' means one"),
         (lambda: dense(2), "probabilities", "not probabilities.*Pass link='logits'"),
-        (lambda: dense(1), "probabilities", "not probabilities"),
+        (lambda: dense(1), "probabilities", "single column.*link='binary_logit'"),
+        (lambda: dense(1, nn.Sigmoid()), None, "single column.*link='probability' if it is the pr"),
+        (lambda: dense(1, nn.Sigmoid()), "probabilities", "single column.*link='probability'"),
+        (lambda: dense(1), "probability", "not between 0 and 1.*link='binary_logit'"),
+        (lambda: dense(2), "probability", "2 columns, but link='probability' means one"),
         (lambda: dense(2), "log_probabilities", "not log-probabilities.*Pass link='logits'"),
         (
             lambda: dense(2, nn.Softmax(dim=1)),

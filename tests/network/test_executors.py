@@ -39,6 +39,7 @@ from ..networks import (
 LOGITS = CategoricalLikelihood("logits")
 BINARY = CategoricalLikelihood("binary_logit")
 PROBABILITIES = CategoricalLikelihood("probabilities")
+PROBABILITY = CategoricalLikelihood("probability")
 LOG_PROBABILITIES = CategoricalLikelihood("log_probabilities")
 MEAN = GaussianLikelihood("mean", torch.tensor([0.5], dtype=torch.float64))
 TWO_MEANS = GaussianLikelihood("mean", torch.tensor([0.5, 2.0], dtype=torch.float64))
@@ -162,7 +163,7 @@ CASES = {
     "log-softmax": Case(lambda: mlp(ending=[nn.LogSoftmax(dim=1)]), LOG_PROBABILITIES),
     "log-softmax, logits": Case(lambda: mlp(ending=[nn.LogSoftmax(dim=-1)])),
     "binary logit": Case(lambda: mlp(widths=(4, 5, 1)), BINARY),
-    "one probability": Case(lambda: mlp(widths=(4, 5, 1), ending=[nn.Sigmoid()]), PROBABILITIES),
+    "one probability": Case(lambda: mlp(widths=(4, 5, 1), ending=[nn.Sigmoid()]), PROBABILITY),
     "tanh behind the last layer": Case(lambda: mlp(ending=[nn.Tanh()])),
     "tanh and softmax": Case(lambda: mlp(ending=[nn.Tanh(), nn.Softmax(dim=1)]), PROBABILITIES),
     "relu behind the last layer": Case(lambda: mlp(ending=[nn.ReLU()])),
@@ -170,13 +171,9 @@ CASES = {
     "two outputs": Case(lambda: mlp(widths=(4, 5, 2)), TWO_MEANS),
     "sigmoid regression": Case(lambda: mlp(widths=(4, 5, 2), ending=[nn.Sigmoid()]), TWO_MEANS),
     "halves": Case(lambda: mlp(widths=(4, 5, 4)), MEAN_LOG_VARIANCE),
-    "flat outputs": Case(
-        lambda: mlp(widths=(4, 5, 1), ending=[nn.Flatten(0)]), MEAN, execution="vmap"
-    ),
+    "flat outputs": Case(lambda: mlp(widths=(4, 5, 1), ending=[nn.Flatten(0)]), MEAN),
     "flat logits": Case(
-        lambda: mlp(widths=(4, 5, 1), ending=[Apply(lambda x: x.squeeze(-1))]),
-        BINARY,
-        execution="vmap",
+        lambda: mlp(widths=(4, 5, 1), ending=[Apply(lambda x: x.squeeze(-1))]), BINARY
     ),
     "mean and variance": Case(MeanAndVariance, MEAN_VARIANCE, execution="vmap"),
     "two means and variances": Case(lambda: MeanAndVariance(2), MEAN_VARIANCE, execution="vmap"),
@@ -315,7 +312,7 @@ def test_matrix_products_give_what_the_loop_gives(case):
     module = case.module()
     weights, data = models(module), rows(case.inputs)
     expected = run(LoopExecutor(module, case.likelihood), weights, *data)
-    assert_same(run(ChainExecutor(module, case.likelihood), weights, *data), expected)
+    assert_same(run(chain_executor(module, case.likelihood, case.inputs), weights, *data), expected)
 
 
 @named("matmul", "vmap", "loop")
@@ -358,7 +355,7 @@ def chosen(module, likelihood, inputs, names=None):
     if len(probe) == 1:
         # As it is run in fact: by its steps, where it can be traced.
         split = split_module(module, tuple(dict(module.named_parameters())), *probe)
-        module = split.rest if split.frozen is None else module
+        module = split.rest if split.place == "at_input" else module
     return choose_executor(module, likelihood, weights, probe)
 
 
@@ -395,6 +392,16 @@ def test_models_do_not_depend_on_those_beside_them(case):
             alone = flat(executor.predict(some, shared, tuple(x[index] for x in query)))
             for a, b in zip(alone, together, strict=True):
                 assert_close(a, b[index])
+
+
+NINE_ROWS = (normal(9, 4),)
+
+
+def chain_executor(module, likelihood, inputs=NINE_ROWS):
+    """Return what runs a network that is a chain from its input on."""
+    split = split_module(module, tuple(dict(module.named_parameters())), inputs[0][:4])
+    assert split.place == "at_input"
+    return ChainExecutor(split.rest, likelihood)
 
 
 def weight_norm():
@@ -463,7 +470,8 @@ SPELLINGS = {
     "nn.Identity": nn.Identity,
     "nn.Dropout": nn.Dropout,
 }
-OTHERS = {
+# Every elementwise module of torch.nn, but PReLU: its slope is a parameter that is searched, too.
+ELEMENTWISE = {
     "nn.LeakyReLU": lambda: nn.LeakyReLU(0.2),
     "nn.LeakyReLU in place": lambda: nn.LeakyReLU(0.2, inplace=True),
     "nn.ELU": lambda: nn.ELU(alpha=1.5),
@@ -475,29 +483,38 @@ OTHERS = {
     "nn.Mish": nn.Mish,
     "nn.Softplus": lambda: nn.Softplus(beta=2),
     "nn.Softsign": nn.Softsign,
+    "nn.Softshrink": lambda: nn.Softshrink(0.1),
+    "nn.Hardshrink": lambda: nn.Hardshrink(0.1),
+    "nn.Tanhshrink": nn.Tanhshrink,
+    "nn.Threshold": lambda: nn.Threshold(0.1, 0.0),
+    "nn.RReLU": nn.RReLU,
     "nn.ReLU6": nn.ReLU6,
     "nn.Hardtanh": nn.Hardtanh,
     "nn.Hardswish": nn.Hardswish,
+    "nn.Hardswish in place": lambda: nn.Hardswish(inplace=True),
+    "nn.Hardsigmoid": nn.Hardsigmoid,
     "nn.LogSigmoid": nn.LogSigmoid,
-    "nn.PReLU": nn.PReLU,
-    "nn.Softmax": lambda: nn.Softmax(dim=1),
-    "nn.Softmax over rows": lambda: nn.Softmax(dim=0),
     "functional.leaky_relu": function(lambda x: functional.leaky_relu(x, 0.3)),
     "functional.elu": function(lambda x: functional.elu(x, alpha=0.5)),
     "functional.gelu": function(lambda x: functional.gelu(x, approximate="tanh")),
     "functional.silu": function(functional.silu),
     "functional.softplus": function(lambda x: functional.softplus(x, beta=3)),
-    "functional.softmax": function(lambda x: functional.softmax(x, dim=1)),
     "functional.dropout": function(lambda x: functional.dropout(x, training=False)),
     "sine": function(torch.sin),
     "twice": lambda: nn.Sequential(nn.Tanh(), nn.ReLU()),
-    "sum of two": function(lambda x: torch.relu(x) + torch.tanh(x)),
     "of keyword": function(lambda x: functional.relu(input=x)),
+}
+OTHERS = {
+    "nn.PReLU": nn.PReLU,
+    "nn.Softmax": lambda: nn.Softmax(dim=1),
+    "nn.Softmax over rows": lambda: nn.Softmax(dim=0),
+    "functional.softmax": function(lambda x: functional.softmax(x, dim=1)),
+    "sum of two": function(lambda x: torch.relu(x) + torch.tanh(x)),
     "threshold": function(lambda x: x.clamp(min=0.1)),
 }
 each_activation = pytest.mark.parametrize(
     "activation",
-    [pytest.param(make, id=name) for name, make in (SPELLINGS | OTHERS).items()],
+    [pytest.param(make, id=name) for name, make in (SPELLINGS | ELEMENTWISE | OTHERS).items()],
 )
 
 
@@ -512,8 +529,10 @@ def test_activations_are_right_whatever_way_is_chosen(activation):
     assert_same(run(executor, weights, *data), expected)
 
 
-@pytest.mark.parametrize("spelling", SPELLINGS.values(), ids=SPELLINGS)
-def test_common_activations_are_matrix_products_however_they_are_written(spelling):
+@pytest.mark.parametrize(
+    "spelling", (SPELLINGS | ELEMENTWISE).values(), ids=SPELLINGS | ELEMENTWISE
+)
+def test_elementwise_activations_are_matrix_products_however_they_are_written(spelling):
     module = mlp(activation=spelling).eval()
     assert chosen(module, LOGITS, (normal(9, 4).float(),)).name == "matmul"
 
@@ -548,14 +567,16 @@ PARTS = {
 }
 
 
-@pytest.mark.parametrize("kind", [ChainExecutor, VmapExecutor])
-@pytest.mark.parametrize("activation", [nn.Tanh, nn.ReLU, nn.Sigmoid])
+@pytest.mark.parametrize("kind", ["matmul", "vmap"])
+@pytest.mark.parametrize("activation", [nn.Tanh, nn.ReLU, nn.Sigmoid, nn.GELU])
 @pytest.mark.parametrize("names", PARTS.values(), ids=PARTS)
 def test_parameters_that_are_not_searched_stay_as_given(names, activation, kind):
     case = Case(lambda: mlp(activation=activation))
     module = case.module()
     weights, data = models(module, names), rows(case.inputs)
-    assert_same(run(kind(module, LOGITS), weights, *data), by_hand(case, weights, *data))
+    make = {"matmul": chain_executor, "vmap": lambda *some: VmapExecutor(*some[:2])}[kind]
+    found = run(make(module, LOGITS, case.inputs), weights, *data)
+    assert_same(found, by_hand(case, weights, *data))
 
 
 @pytest.mark.parametrize("names", PARTS.values(), ids=PARTS)
@@ -593,7 +614,7 @@ def test_some_parameters_of_other_networks(key, names):
     ("key", "lora"),
     [
         ("mlp", LoRA(rank=2)),
-        ("mlp", LoRA(rank=1, alpha=3.0, layers="2")),
+        ("mlp", LoRA(rank=1, alpha=3.0, layers="0")),
         ("bare layer", LoRA(rank=1)),
         ("convolutional", LoRA(rank=2)),
         ("tied", LoRA(rank=2, layers="second")),
@@ -603,9 +624,9 @@ def test_gradients_of_low_rank_updates(key, lora):
     case = CASES[key]
     module = case.module()
     free = choose_parameters(module, lora, [])
-    executor = choose_executor(
-        module, case.likelihood, free.weights(free.start), tuple(x[:4] for x in case.inputs)
-    )
+    probe = tuple(x[:4] for x in case.inputs)
+    rest = split_module(module, free.names, *probe).rest if case.execution == "matmul" else module
+    executor = choose_executor(rest, case.likelihood, free.weights(free.start), probe)
     assert executor.name == case.execution
     values = {
         k: (v + 0.3 * normal(N_MODELS, *v.shape, seed=i)).requires_grad_()
@@ -627,7 +648,7 @@ def test_gradients_of_low_rank_updates(key, lora):
 @st.composite
 def networks(draw):
     widths = draw(st.lists(st.integers(1, 7), min_size=2, max_size=5))
-    activation = draw(st.sampled_from([nn.ReLU, nn.Tanh, nn.Sigmoid, nn.Identity]))
+    activation = draw(st.sampled_from([nn.ReLU, nn.Tanh, nn.Sigmoid, nn.SiLU, nn.Identity]))
     ending = draw(st.sampled_from([None, nn.Tanh, nn.Sigmoid, lambda: nn.LogSoftmax(dim=-1)]))
     module = mlp(
         activation=activation,
@@ -648,7 +669,7 @@ def test_any_chain_gives_what_the_loop_gives(network, classify):
     likelihood = LOGITS if classify and widths[-1] > 1 else GaussianLikelihood("mean")
     weights = models(module, names, n_models)
     shared, query = (normal(n_shared, widths[0]),), (normal(n_models, widths[0], seed=1),)
-    found = run(ChainExecutor(module, likelihood), weights, shared, query)
+    found = run(chain_executor(module, likelihood, (normal(4, widths[0]),)), weights, shared, query)
     expected = run(LoopExecutor(module, likelihood), weights, shared, query)
     for a, b in zip(flat(found[0]), flat(expected[0]), strict=True):
         assert_close(a.detach(), b.detach())
@@ -662,7 +683,7 @@ def test_any_chain_gives_what_the_loop_gives(network, classify):
 
 def test_look_without_gradients_does_not_disturb_the_backward_pass():
     module = CASES["mlp"].module()
-    executor, loop = ChainExecutor(module, LOGITS), LoopExecutor(module, LOGITS)
+    executor, loop = chain_executor(module, LOGITS), LoopExecutor(module, LOGITS)
     weights, data = models(module), rows(CASES["mlp"].inputs)
     other = {name: weight.detach() + 1 for name, weight in weights.items()}
     prediction = executor.predict(weights, *data)
@@ -676,7 +697,7 @@ def test_look_without_gradients_does_not_disturb_the_backward_pass():
 
 def test_predictions_are_not_overwritten_by_the_next_call():
     module = CASES["mlp"].module()
-    executor = ChainExecutor(module, LOGITS)
+    executor = chain_executor(module, LOGITS)
     weights, data = models(module), rows(CASES["mlp"].inputs)
     for enabled in (True, False):
         with torch.set_grad_enabled(enabled):
@@ -688,7 +709,7 @@ def test_predictions_are_not_overwritten_by_the_next_call():
 
 def test_late_gradient_is_right_or_refused():
     module = CASES["mlp"].module()
-    executor, loop = ChainExecutor(module, LOGITS), LoopExecutor(module, LOGITS)
+    executor, loop = chain_executor(module, LOGITS), LoopExecutor(module, LOGITS)
     weights, data = models(module), rows(CASES["mlp"].inputs)
     prediction = executor.predict(weights, *data)
     moved = {name: (weight.detach() + 1).requires_grad_() for name, weight in weights.items()}
@@ -703,7 +724,7 @@ def test_late_gradient_is_right_or_refused():
 
 def test_numbers_of_models_and_rows_may_change_from_call_to_call():
     module = CASES["mlp"].module()
-    executor, loop = ChainExecutor(module, LOGITS), LoopExecutor(module, LOGITS)
+    executor, loop = chain_executor(module, LOGITS), LoopExecutor(module, LOGITS)
     for n_models, n_shared in ((3, 6), (1, 6), (5, 2), (5, 7), (3, 6)):
         weights = models(module, n_models=n_models)
         data = (normal(n_shared, 4),), (normal(n_models, 4, seed=1),)
@@ -712,7 +733,7 @@ def test_numbers_of_models_and_rows_may_change_from_call_to_call():
 
 def test_single_and_double_precision_do_not_mix():
     module = CASES["mlp"].module()
-    executor = ChainExecutor(module, LOGITS)
+    executor = chain_executor(module, LOGITS)
     weights, data = models(module), rows(CASES["mlp"].inputs)
     double = executor.predict(weights, *data).log_proba.detach()
     single = executor.predict(

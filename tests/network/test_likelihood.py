@@ -43,7 +43,7 @@ def test_class_columns_become_log_probabilities(link, leading):
 
 
 @LEADING
-@pytest.mark.parametrize("link", ["binary_logit", "probabilities"])
+@pytest.mark.parametrize("link", ["binary_logit", "probability"])
 def test_a_single_column_belongs_to_the_second_class(link, leading):
     logit = normal(*leading, 6, 1, scale=5.0)
     output = logit if link == "binary_logit" else logit.sigmoid()
@@ -192,7 +192,8 @@ EVERY_LIKELIHOOD = pytest.mark.parametrize(
         (CategoricalLikelihood("log_probabilities"), SOFTMAX.log()),
         (CategoricalLikelihood("probabilities"), SOFTMAX),
         (CategoricalLikelihood("probabilities"), torch.tensor([[0.0, 1.0]])),
-        (CategoricalLikelihood("probabilities"), normal(4).sigmoid()),
+        (CategoricalLikelihood("probability"), normal(4).sigmoid()),
+        (CategoricalLikelihood("probability"), torch.tensor([[0.0], [1.0]])),
         (CategoricalLikelihood("binary_logit"), normal(4)),
         (GaussianLikelihood("mean"), normal(4, 3)),
         (GaussianLikelihood("mean"), (normal(4),)),
@@ -223,8 +224,8 @@ def test_half_precision_probabilities_pass_the_check(dtype):
         ("probabilities", SOFTMAX * 1.05, "not probabilities.*not summing to 1"),
         ("probabilities", SOFTMAX.log(), "not probabilities.*link='log_probabilities'"),
         ("probabilities", torch.tensor([[1.4, -0.4]]), "not between 0 and 1"),
-        ("probabilities", torch.tensor([[0.3], [1.2]]), "not between 0 and 1"),
-        ("probabilities", torch.tensor([-0.1, 0.5]), "not between 0 and 1"),
+        ("probability", torch.tensor([[0.3], [1.2]]), "not between 0 and 1"),
+        ("probability", torch.tensor([-0.1, 0.5]), "not between 0 and 1"),
         ("log_probabilities", normal(4, 3), "not log-probabilities.*link='logits'"),
         ("log_probabilities", SOFTMAX, "not log-probabilities.*link='probabilities'"),
     ],

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from sklearn_quam import QUAMClassifier
+from sklearn_quam._network.cut.split import split_module
 from sklearn_quam._network.executors import ChainExecutor, LoopExecutor, VmapExecutor
 from sklearn_quam._network.likelihood import CategoricalLikelihood, GaussianLikelihood
 
@@ -30,7 +31,8 @@ def test_each_model_sees_its_own_rows(kind, searched, likelihood):
         for name, p in module.named_parameters()
         if searched is None or searched in name
     }
-    found = kind(module, likelihood).predict_each(weights, (rows,))
+    rest = split_module(module, tuple(dict(module.named_parameters())), rows[0]).rest
+    found = kind(rest, likelihood).predict_each(weights, (rows,))
     for number in range(4):
         one = {name: value[number] for name, value in weights.items()}
         output = torch.func.functional_call(module, one, (rows[number],))

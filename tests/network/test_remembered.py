@@ -55,7 +55,8 @@ def remembering(memory, module, names, probe):
 
 @pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.SeenRowsWarning")
 @pytest.mark.parametrize(
-    ("kind", "argument"), [("penalty", "search__learning_rate"), ("natural", "search__damping")]
+    ("kind", "argument"),
+    [("penalty", "search__learning_rate"), ("natural", "search__prior_precision")],
 )
 def test_a_grid_search_runs_the_frozen_part_as_often_as_a_single_candidate(memory, kind, argument):
     est = QUAMClassifier(network(), parameters="last_layer", search=kind, random_state=0)

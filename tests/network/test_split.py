@@ -1,5 +1,6 @@
 """A network cut in two gives the same numbers, and its frozen part is run once."""
 
+import copy
 import functools
 import inspect
 from dataclasses import dataclass
@@ -7,14 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch import fx, nn
+from torch import nn
 from torch.func import functional_call
 from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from sklearn_quam._network.cut.hooks import UpToLayer
+from sklearn_quam._network.cut.chained import Chained
+from sklearn_quam._network.cut.replayed import Replay
 from sklearn_quam._network.cut.split import split_module
-from sklearn_quam._network.cut.steps import Steps
 
 from ..networks import Attention, MeanAndVariance, Recurrent, Residual, Tokens, dense, module_state
 
@@ -422,7 +423,7 @@ def moved(module, names, size=0.3):
 @each_case
 def test_the_two_parts_give_what_the_whole_gives(case):
     module, _, inputs, split = case.split()
-    assert split.place == ("at_input" if split.frozen is None else "inside")
+    assert split.frozen is not None or split.place == "at_input"
     for n_rows in (12, 5, PROBE_ROWS, 3, 2):
         assert_same(split.rest(*split.at_cut(inputs[:n_rows])), module(inputs[:n_rows]))
 
@@ -462,14 +463,14 @@ def test_values_at_the_cut_are_rows(case):
 @pytest.mark.parametrize("rows", [3, 5])
 def test_the_number_of_probe_rows_does_not_matter(case, rows):
     module, _, inputs, split = case.split(rows)
-    assert split.place == ("at_input" if split.frozen is None else "inside")
+    assert split.frozen is not None or split.place == "at_input"
     values = split.at_cut(inputs)
     assert all(len(value) == len(inputs) for value in values)
     assert_same(split.rest(*values), module(inputs))
 
 
-def calls(module, names, run):
-    """Return how often each part was run."""
+def counted(module, names):
+    """Count how often each part is run from now on, in copies as well."""
     count = dict.fromkeys(names, 0)
 
     def counter(name):
@@ -478,34 +479,39 @@ def calls(module, names, run):
 
         return hook
 
-    handles = [module.get_submodule(n).register_forward_hook(counter(n)) for n in names]
-    run()
-    for handle in handles:
-        handle.remove()
+    for name in names:
+        module.get_submodule(name).register_forward_hook(counter(name))
     return count
 
 
 @each_case
-def test_frozen_part_is_run_once_and_the_rest_for_each_model(case):
-    module, names, inputs, split = case.split()
+def test_frozen_part_is_run_once_and_not_for_each_model(case):
+    module, names = case.module(), tuple(case.searched.split())
+    inputs = ROWS if case.inputs is None else case.inputs
     once, again = case.once.split(), case.again.split()
-
-    def run():
-        values = split.at_cut(inputs)
-        for size in (0.1, 0.2, 0.3):
-            functional_call(split.rest, moved(module, names, size), values)
-
-    count = calls(module, [*once, *again], run)
+    count = counted(module, [*once, *again])
+    split = split_module(module, names, inputs[:PROBE_ROWS])
+    count.update(dict.fromkeys(count, 0))
+    values = split.at_cut(inputs)
     assert {name: count[name] for name in once} == dict.fromkeys(once, 1)
-    assert {name: count[name] for name in again} == dict.fromkeys(again, 3)
+    count.update(dict.fromkeys(count, 0))
+    for size in (0.1, 0.2, 0.3):
+        functional_call(split.rest, moved(module, names, size), values)
+    assert {name: count[name] for name in once} == dict.fromkeys(once, 0)
+    # A chain has layers of its own.
+    if not isinstance(split.rest, Chained):
+        assert {name: count[name] for name in again} == dict.fromkeys(again, 3)
 
 
 @each_case
-def test_searched_parameters_are_not_in_the_frozen_part(case):
-    module, names, _, split = case.split()
-    searched = {id(module.get_parameter(name)) for name in names}
-    frozen = () if split.frozen is None else split.frozen.parameters()
-    assert searched.isdisjoint(id(p) for p in frozen)
+def test_values_at_the_cut_do_not_depend_on_what_is_searched(case):
+    module, names, inputs, split = case.split()
+    other = copy.deepcopy(module)
+    for name, weight in moved(module, names).items():
+        other.get_parameter(name).data = weight
+    assert_same(
+        split_module(other, names, inputs[:PROBE_ROWS]).at_cut(inputs), split.at_cut(inputs)
+    )
 
 
 @each_case
@@ -528,11 +534,30 @@ def test_module_is_left_as_it_was(case):
     assert torch.equal(inputs, before)
 
 
+def linear_by_functions():
+    """Linear layers that are no modules."""
+
+    def forward(self, x):
+        h = functional.silu(functional.linear(x, self.weight, self.shift))
+        return functional.linear(h, self.last)
+
+    return network(forward, weight=parameter(5, 4), shift=parameter(5), last=parameter(3, 5))
+
+
+def test_functions_make_a_chain_as_modules_do():
+    module, names = linear_by_functions().double().eval(), ("weight", "shift", "last")
+    split = split_module(module, names, ROWS[:PROBE_ROWS])
+    assert isinstance(split.rest, Chained)
+    weights = moved(module, names)
+    expected = functional_call(module, weights, (ROWS,))
+    assert_same(functional_call(split.rest, weights, (ROWS,)), expected)
+
+
 def test_no_cut_where_the_first_layer_is_searched():
     module, _, inputs, split = CASES["mlp, first bias"].split()
     assert split.place == "at_input"
-    assert split.frozen is None
-    assert split.at_cut(inputs)[0] is inputs
+    # The network runs for its own code, and returns what it takes.
+    assert torch.equal(split.at_cut(inputs)[0], inputs)
     assert_same(split.rest(inputs), module(inputs))
 
 
@@ -540,7 +565,8 @@ def test_bare_layer_is_its_own_rest():
     module = nn.Linear(4, 3).double()
     split = split_module(module, ("bias",), ROWS[:PROBE_ROWS])
     assert split.place == "at_input"
-    assert split.rest is module
+    assert split.frozen is None
+    assert_same(split.rest(ROWS), module(ROWS))
 
 
 def test_gradients_reach_the_searched_weights_and_only_them():
@@ -591,32 +617,6 @@ def optional_argument():
         if mask is not None:
             h = h * mask
         return self.head(h)
-
-    return network(forward, **layers())
-
-
-def bakes_rows_into_a_shape():
-    def forward(self, x):
-        rows = PROBE_ROWS if isinstance(x, fx.Proxy) else len(x)
-        return self.head(torch.tanh(self.first(x)).reshape(rows, -1))
-
-    return network(forward, **layers())
-
-
-def bakes_rows_into_a_factor():
-    def forward(self, x):
-        rows = PROBE_ROWS if isinstance(x, fx.Proxy) else x.shape[0]
-        return self.head(torch.tanh(self.first(x)) * x.shape[0] / rows)
-
-    return network(forward, **layers())
-
-
-def bakes_values():
-    """A constant of the first run that only tracing sees."""
-
-    def forward(self, x):
-        shift = torch.ones(4) if isinstance(x, fx.Proxy) else torch.zeros(4)
-        return self.head(torch.tanh(self.first(x)) + shift)
 
     return network(forward, **layers())
 
@@ -720,21 +720,20 @@ BY_LAYERS = {
     depends_on_data: ROWS,
     loops_over_rows: ROWS,
     takes_its_length: ROWS,
-    bakes_rows_into_a_shape: ROWS,
-    bakes_rows_into_a_factor: ROWS,
-    bakes_values: ROWS,
     packed_sequences: SEQUENCES,
     taken_at_a_position: SEQUENCES,
     normalised: ROWS,
 }
-FALLBACKS = [
+# No chains: their own code runs again, with what the first layer returned.
+REPLAYED = [
     overwrites_behind_the_cut,
     depends_on_what_is_searched,
     searched_twice,
     called_twice,
     positive_by_chance,
+    hooked,
 ]
-AFTER_ALL = [optional_argument, changes_in_place, hooked]
+CHAINS = [optional_argument, changes_in_place]
 
 
 @pytest.mark.parametrize(("make", "inputs"), BY_LAYERS.items())
@@ -744,10 +743,8 @@ def test_cut_before_the_first_searched_layer(make, inputs, searched):
     if "middle.weight" in names and "self.middle" not in inspect.getsource(make):
         pytest.skip("this layer is not run")
     split = split_module(module, names, inputs[:PROBE_ROWS])
-    assert isinstance(split.frozen, UpToLayer)
-    assert split.place == "inside"
-    runs = calls(module, ["first"], lambda: split.rest(*split.at_cut(inputs)))
-    assert runs["first"] == 0  # the module's copy has run
+    assert isinstance(split.rest, Chained)
+    assert split.place == ("at_input" if make is normalised and len(names) > 2 else "inside")
     for n_rows in (12, 5, 3, 2, 1):
         rows = inputs[:n_rows]
         values, weights = split.at_cut(rows), moved(module, names)
@@ -757,29 +754,68 @@ def test_cut_before_the_first_searched_layer(make, inputs, searched):
         assert_same(functional_call(split.rest, weights, values), expected)
 
 
-def test_another_way_for_other_rows_is_an_error():
+def test_another_way_behind_a_chain_is_an_error():
     def forward(self, x):
         h = self.first(x)
         return self.middle(h)[:, :3] if h.max() > 50 else self.head(h)
 
     module = network(forward, **layers()).double().eval()
     split = split_module(module, tuple(HEAD.split()), ROWS[:PROBE_ROWS])
-    assert isinstance(split.frozen, UpToLayer)
+    assert isinstance(split.rest, Chained)
     split.at_cut(ROWS)
-    with pytest.raises(ValueError, match="another way behind the layer 'head'"):
+    with pytest.raises(ValueError, match="does not run the searched layers"):
         split.at_cut(1000 * ROWS)
 
 
-@pytest.mark.parametrize("make", AFTER_ALL)
-def test_steps_that_only_look_difficult(make):
+def test_another_way_behind_modules_is_taken_again():
+    def forward(self, x):
+        h = self.first(x)
+        return self.head(h) + self.head(h * h) if h.max() > 50 else self.head(h) + self.head(2 * h)
+
+    module = network(forward, **layers()).double().eval()
+    split = split_module(module, tuple(HEAD.split()), ROWS[:PROBE_ROWS])
+    assert isinstance(split.rest, Replay)
+    for rows in (ROWS, 1000 * ROWS):
+        assert_same(split.rest(*split.at_cut(rows)), module(rows))
+
+
+@pytest.mark.parametrize("make", CHAINS)
+def test_chains_that_only_look_difficult(make):
     module = make().double().eval()
     split = split_module(module, tuple(HEAD.split()), ROWS[:PROBE_ROWS])
-    assert isinstance(split.frozen, Steps)
+    assert isinstance(split.rest, Chained)
 
 
-@pytest.mark.parametrize("make", FALLBACKS)
-def test_whole_module_is_run_where_it_cannot_be_cut(make):
+@pytest.mark.parametrize("make", REPLAYED)
+def test_what_is_no_chain_is_cut_behind_modules(make):
     module = make().double().eval()
+    split = split_module(module, ("head.weight", "head.bias"), ROWS[:PROBE_ROWS])
+    assert split.place == "inside"
+    assert isinstance(split.rest, Replay)
+
+
+def remembers():
+    """A part leaves something behind that it does not return."""
+
+    class Body(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.seen = linear(), None
+
+        def forward(self, x):
+            self.seen = torch.tanh(self.layer(x))
+            return self.seen
+
+    def forward(self, x):
+        h = self.body(x)
+        seen, self.body.seen = self.body.seen, None
+        return self.head(h) * self.head(seen)
+
+    return network(forward, body=Body(), head=linear(3))
+
+
+def test_whole_module_is_run_where_it_cannot_be_cut():
+    module = remembers().double().eval()
     split = split_module(module, ("head.weight", "head.bias"), ROWS[:PROBE_ROWS])
     assert split.place == "failed"
     assert split.frozen is None
@@ -789,7 +825,7 @@ def test_whole_module_is_run_where_it_cannot_be_cut(make):
     assert_same(split.rest(values), module(ROWS))
 
 
-@pytest.mark.parametrize("make", [*FALLBACKS, *AFTER_ALL])
+@pytest.mark.parametrize("make", [*REPLAYED, *CHAINS, remembers])
 def test_numbers_are_right_whether_or_not_it_can_be_cut(make):
     module = make().double().eval()
     names = ("head.weight", "head.bias")
@@ -799,6 +835,17 @@ def test_numbers_are_right_whether_or_not_it_can_be_cut(make):
         expected = functional_call(module, weights, (ROWS[:n_rows],))
         values = split.at_cut(ROWS[:n_rows])
         assert_same(functional_call(split.rest, weights, values), expected)
+
+
+def test_only_the_shape_of_what_has_no_influence_is_kept():
+    """The values of all blocks but the last are not needed behind it."""
+    module, inputs = vision().double().eval(), SEQUENCES
+    split = split_module(module, ("norm.weight",), inputs[:PROBE_ROWS])
+    images, *values = split.at_cut(inputs)
+    numbers = [value for value in values if value.numel()]
+    assert images is not inputs
+    assert len(values) == 3  # patches and two blocks
+    assert [tuple(value.shape) for value in numbers] == [(12, 6, 4)]
 
 
 def test_unknown_parameter_is_not_hidden_by_the_fallback():

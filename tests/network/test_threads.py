@@ -98,7 +98,7 @@ def test_dropout_is_cut_beside_another_network():
 @pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.SeenRowsWarning")
 def test_grid_search_with_threads():
     for net in networks():
-        grid = {"search__n_steps": [2, 3], "targets": [2, "all"]}
+        grid = {"search__n_steps": [2, 3], "search__targets": [2, "all"]}
         search = GridSearchCV(
             estimator(net), grid, scoring=make_ood_scorer(3 * X[:9]), cv=2, n_jobs=4
         )

@@ -11,6 +11,7 @@ from .networks import (
     is_quantised,
     is_skorch,
     is_torch,
+    module_of,
     read_network,
 )
 from .opened import is_fitted, is_pretrained, split_pipeline
@@ -31,6 +32,7 @@ __all__ = [
     "is_quantised",
     "is_skorch",
     "is_torch",
+    "module_of",
     "read_network",
     "split_pipeline",
     "target_scale",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import pickle
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,9 @@ from sklearn.calibration import CalibratedClassifierCV
 from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge, RidgeCV
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from torch import Tensor, nn
+from torch.nn.utils import parametrize, remove_spectral_norm, remove_weight_norm
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
 from ..._messages import shown
 from ..likelihood import CLASSIFIER_LINKS, REGRESSOR_LINKS
@@ -230,6 +233,7 @@ def copy_module(module: nn.Module) -> nn.Module:
             "use torch.nn.utils.parametrizations for weight normalisation."
         ) from error
     duplicate.eval()
+    _fix_computed_weights(duplicate)
     for parameter in duplicate.parameters():
         parameter.requires_grad_(False)
     tensors = [*duplicate.parameters(), *duplicate.buffers()]
@@ -238,9 +242,62 @@ def copy_module(module: nn.Module) -> nn.Module:
     return duplicate
 
 
+def module_of(estimator: Any) -> nn.Module:
+    """Return a private copy of the module in something whose targets are no single labels.
+
+    Parameters
+    ----------
+    estimator : object
+        A trained module, a fitted skorch net, or a fitted MLPClassifier of several labels.
+
+    Returns
+    -------
+    torch.nn.Module
+        The copy.
+    """
+    if isinstance(estimator, nn.Module):
+        return copy_module(estimator)
+    if is_skorch(estimator) and hasattr(estimator, "module_"):
+        return copy_module(estimator.module_)
+    if isinstance(estimator, MLPClassifier) and hasattr(estimator, "coefs_"):
+        return _sklearn_module(estimator)
+    raise TypeError(
+        f"{type(estimator).__name__} holds no trained network that is known here. Pass a trained "
+        "torch.nn.Module, a fitted skorch net or a fitted MLPClassifier."
+    )
+
+
+@torch.enable_grad()
+def _fix_computed_weights(module: nn.Module) -> None:
+    """Make plain parameters of weights that are computed, as by weight or spectral normalisation.
+
+    What a network may be is a question of the weights that it computes with.
+    """
+    for part in list(module.modules()):
+        if parametrize.is_parametrized(part):
+            # What needs no gradient would be no parameter afterwards.
+            part.requires_grad_()
+            for name in list(part.parametrizations):  # type: ignore[arg-type]
+                parametrize.remove_parametrizations(part, name)
+        for hook in list(part._forward_pre_hooks.values()):
+            if isinstance(hook, WeightNorm):
+                remove_weight_norm(part, hook.name)
+            elif isinstance(hook, SpectralNorm):
+                remove_spectral_norm(part, hook.name)
+
+
 def _read_module(module: nn.Module, task: str, link: str | None) -> Network:
-    default = "logits" if task == "classifier" else None
-    return Network(copy_module(module), link or default)
+    if task == "regressor":
+        return Network(copy_module(module), link)
+    return Network(copy_module(module), link or "logits", classes=_names_of_columns(module))
+
+
+def _names_of_columns(module: nn.Module) -> np.ndarray | None:
+    """Return what a network of transformers calls its classes, in the order of its columns."""
+    names = getattr(getattr(module, "config", None), "id2label", None)
+    if not isinstance(names, Mapping) or not all(isinstance(n, str) for n in names.values()):
+        return None
+    return np.array([names[number] for number in sorted(names, key=int)])
 
 
 def _skorch_task(net: Any) -> str | None:
@@ -300,7 +357,7 @@ def _link_of_criterion(criterion: nn.Module, task: str) -> str | None:
             nn.CrossEntropyLoss: "logits",
             nn.NLLLoss: "probabilities",  # skorch takes the logarithm before this loss
             nn.BCEWithLogitsLoss: "binary_logit",
-            nn.BCELoss: "probabilities",
+            nn.BCELoss: "probability",
         }
     for kind, link in known.items():
         if isinstance(criterion, kind):
@@ -325,7 +382,8 @@ def _read_sklearn_classifier(estimator: Any) -> Network:
         binary = estimator.out_activation_ == "logistic"
         if binary and estimator.n_outputs_ > 1:
             raise ValueError(
-                "Multilabel MLPClassifier is not supported: fit one net for each label."
+                "This MLPClassifier predicts several labels a row. Wrap the estimator: "
+                "sklearn_quam.multioutput.MultiLabelClassifier(estimator)."
             )
     else:
         binary = len(estimator.coef_) == 1

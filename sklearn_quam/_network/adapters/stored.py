@@ -94,11 +94,12 @@ class GivenNetworks:
     """
 
     def __init__(self, estimators: list[Any], task: str) -> None:
+        estimators = [one for one in estimators if one is not None]
         finals = [split_pipeline(one) for one in estimators]
         unfitted = [type(final).__name__ for _, final in finals if not is_pretrained(final)]
-        if unfitted or not finals:
+        if unfitted:
             raise UnreadableFileError(
-                f"estimator= takes a network of the structure that was saved, but {unfitted or []} "
+                f"estimator= takes a network of the structure that was saved, but {unfitted} "
                 "is not fitted. Pass a fitted one; its weights do not matter"
             )
         self.networks: list[tuple[Any, Network]] = [
@@ -109,6 +110,10 @@ class GivenNetworks:
 
     def module(self, stored: StoredModule) -> nn.Module:
         """Return a copy of the network that is like the one that was stored, with its weights."""
+        if not self.networks:
+            raise UnreadableFileError(
+                "it needs a network. Pass a fitted one of the structure that was saved"
+            )
         found: list[list[str]] = []
         for estimator, network in self.networks:
             module = self._prepared(estimator, copy.deepcopy(network.module), stored)

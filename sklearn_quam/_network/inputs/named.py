@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import fx, nn
+from torch import nn
 
 
 class TakesNamed(nn.Module):
@@ -33,9 +33,6 @@ class TakesNamed(nn.Module):
     def forward(self, *inputs: Any) -> Any:
         """Return what the network returns for inputs in their order."""
         named = dict(zip(self._named_inputs, inputs, strict=True))
-        if any(isinstance(value, fx.Proxy) for value in inputs):
-            # Who traces this knows no part of that name.
-            return self._network_itself.forward(**named)
         return self._network_itself(**named)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Where rows come from: arrays in memory or on disk, several of them, and torch's data sets."""
+"""Where rows come from: arrays in memory or on disk, several of them, and data sets."""
 
 from __future__ import annotations
 
@@ -8,16 +8,29 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from scipy.sparse import issparse
 from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import _num_samples
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Subset
 
 from ..._messages import shown
+from .items import (
+    TARGETS,
+    StoredDataset,
+    is_dataset,
+    is_slice_dataset,
+    items_of,
+    items_of_loader,
+    ragged,
+)
 from .layouts import from_tensor, refuse_masked
 from .rows import Source
+
+_IF_GRAPH = (
+    " Of a graph network, pass the head alone: its last layer as the network, what goes into that "
+    "layer as X, a row for each node."
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +75,30 @@ def _forget_pages(array: np.memmap) -> None:
     owner = getattr(array, "_mmap", None)
     if array.mode != "c" and isinstance(owner, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
         owner.madvise(mmap.MADV_DONTNEED)
+
+
+@dataclass(frozen=True, eq=False)
+class Reordered:
+    """The inputs of another source in another order.
+
+    Parameters
+    ----------
+    source : Source
+        Where they come from.
+    names : tuple of str
+        Their names, in the order that is wanted.
+    """
+
+    source: Source
+    names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def read(self, index: Any) -> tuple[np.ndarray, ...]:
+        """Return some rows of each input; see `Source`."""
+        found = dict(zip(self.source.names or (), self.source.read(index), strict=True))
+        return tuple(found[name] for name in self.names)
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,85 +154,6 @@ class Transformed:
         return (self.transform(rows),)
 
 
-@dataclass(frozen=True, eq=False)
-class StoredDataset:
-    """The items of a data set of torch, which come with or without a target.
-
-    An item may be a tensor, a mapping of named inputs, or a tuple whose last element is the target
-    and the others the inputs; a tuple of one is an input.
-
-    Parameters
-    ----------
-    dataset : torch.utils.data.Dataset
-        Has a length, and items by number.
-    collate : callable
-        Makes batches of items.
-    numbers : ndarray of shape (n_rows,)
-        Items that are meant, in their order.
-    element : int or None
-        The element of each item that is the input; None finds out.
-    n_inputs : int or None
-        How many inputs the network takes, if that is known: a tuple of as many has no target.
-    """
-
-    dataset: Any
-    collate: Callable[[list[Any]], Any]
-    numbers: np.ndarray
-    element: int | None = None
-    n_inputs: int | None = None
-
-    @property
-    def names(self) -> tuple[str, ...] | None:
-        """Names of the inputs, if the items have such."""
-        inputs, _ = self._batch(slice(0, 1))
-        return tuple(inputs) if isinstance(inputs, Mapping) else None
-
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-    def read(self, index: Any) -> tuple[np.ndarray, ...]:
-        """Return some rows of each input; see `Source`."""
-        inputs, _ = self._batch(index)
-        if isinstance(inputs, Mapping):
-            inputs = tuple(inputs.values())
-        parts = inputs if isinstance(inputs, (tuple, list)) else (inputs,)
-        return tuple(np.asarray(from_tensor(part)) for part in parts)
-
-    def has_targets(self) -> bool:
-        """Tell whether items come with a target."""
-        return self._batch(slice(0, 1))[1] is not None
-
-    def targets(self, size: int = 1024) -> np.ndarray:
-        """Return the targets of all items."""
-        if not self.has_targets():
-            raise ValueError(
-                "y is None, and the items of the data set have no target: pass y, or a data set "
-                "whose items are (input, target)."
-            )
-        found = [self._batch(slice(start, start + size))[1] for start in range(0, len(self), size)]
-        return np.concatenate([np.asarray(from_tensor(part)) for part in found])
-
-    def _batch(self, index: Any) -> tuple[Any, Any]:
-        """Return inputs and targets of some items."""
-        numbers = self.numbers[index]
-        if type(self.dataset) is TensorDataset and self.collate is default_collate:
-            batch: Any = tuple(tensor[torch.as_tensor(numbers)] for tensor in self.dataset.tensors)
-        elif hasattr(self.dataset, "__getitems__"):
-            batch = self.collate(self.dataset.__getitems__(numbers.tolist()))
-        else:
-            batch = self.collate([self.dataset[number] for number in numbers.tolist()])
-        if self.element is not None:
-            return batch[self.element], None
-        if not isinstance(batch, (tuple, list)):
-            return batch, None
-        if len(batch) == 1:
-            return batch[0], None
-        if len(batch) == self.n_inputs:
-            return tuple(batch), None
-        inputs = batch[0] if len(batch) == 2 else tuple(batch[:-1])
-        return inputs, batch[-1]
-
-
 def open_source(X: Any, n_inputs: int | None = None) -> Source | None:
     """Return what rows can be read from, some at a time.
 
@@ -212,17 +170,15 @@ def open_source(X: Any, n_inputs: int | None = None) -> Source | None:
         None for arrays and frames that are in memory already, which are checked as a whole.
     """
     refuse_masked(X, "X")
+    _refuse_graph(X)
     if isinstance(X, Mapping):
         return _several(tuple(X.values()), tuple(map(str, X)))
     if _is_several(X):
         return _several(tuple(X), None)
     if isinstance(X, DataLoader):
-        return _of_loader(X, n_inputs)
-    if _is_slice_dataset(X):
-        numbers = np.asarray(X.indices_)
-        return StoredDataset(X.dataset, default_collate, numbers, X.idx, n_inputs)
-    if isinstance(X, Dataset):
-        return _of_dataset(X, default_collate, n_inputs)
+        return items_of_loader(X, n_inputs)
+    if is_dataset(X):
+        return items_of(X, n_inputs)
     if isinstance(X, np.memmap):
         return StoredArrays((X,))
     if is_dask(X):
@@ -258,11 +214,11 @@ def some_rows(X: Any, numbers: np.ndarray) -> Any:
     if isinstance(X, DataLoader):
         # A sampler would choose others.
         return DataLoader(Subset(X.dataset, numbers.tolist()), collate_fn=X.collate_fn)
-    if isinstance(X, Dataset) and not _is_slice_dataset(X):
+    if is_dataset(X) and not is_slice_dataset(X):
         return Subset(X, numbers.tolist())
     if is_dask(X):
         return _of_dask(X)[numbers]
-    if isinstance(X, Tensor) or _is_slice_dataset(X):
+    if isinstance(X, Tensor) or is_slice_dataset(X):
         return X[numbers]
     return _safe_indexing(X.tocsr() if issparse(X) else X, numbers)
 
@@ -290,12 +246,20 @@ def _several(parts: tuple[Any, ...], names: tuple[str, ...] | None) -> StoredArr
     labels = names or tuple(f"input {number}" for number in range(len(parts)))
     if not parts:
         raise ValueError("X holds no inputs at all.")
+    targets = [name for name in TARGETS if name in labels]
+    if targets:
+        raise ValueError(
+            f"X holds {shown(targets[0])}, which are targets: leave them out of X and pass them as "
+            "y."
+        )
     arrays = []
     for part, label in zip(parts, labels, strict=True):
         refuse_masked(part, f"X[{label!r}]")
+        if is_dataset(part):
+            raise ValueError(f"X holds several data sets: pass one of them, X[{label!r}].")
         array = _of_dask(part) if is_dask(part) else from_tensor(part)
         if not hasattr(array, "compute"):
-            array = array if isinstance(array, np.memmap) else np.asarray(array)
+            array = array if isinstance(array, np.memmap) else _as_array(array, label)
         if not array.ndim or array.dtype.kind not in "fiub":
             raise ValueError(
                 f"X holds several inputs of the network, and each must be an array of numbers with "
@@ -305,8 +269,23 @@ def _several(parts: tuple[Any, ...], names: tuple[str, ...] | None) -> StoredArr
         arrays.append(array)
     lengths = {label: len(array) for label, array in zip(labels, arrays, strict=True)}
     if len(set(lengths.values())) > 1:
-        raise ValueError(f"The inputs in X have different numbers of rows: {shown(lengths)}.")
+        raise ValueError(
+            f"The inputs in X have different numbers of rows: {shown(lengths)}.{_IF_GRAPH}"
+        )
     return StoredArrays(tuple(arrays), names)
+
+
+def _as_array(part: Any, label: str) -> np.ndarray:
+    try:
+        return np.asarray(part)
+    except ValueError as error:
+        raise ragged(label) from error
+
+
+def _refuse_graph(X: Any) -> None:
+    """Refuse a graph of torch_geometric or dgl, whose nodes are no rows by themselves."""
+    if hasattr(X, "edge_index") or hasattr(X, "edata"):
+        raise TypeError(f"X is a graph, whose nodes are no rows by themselves.{_IF_GRAPH}")
 
 
 def is_dask(X: Any) -> bool:
@@ -321,30 +300,3 @@ def _of_dask(X: Any) -> Any:
             "X is a dask array whose number of rows is not known: call X.compute_chunk_sizes()."
         )
     return array
-
-
-def _is_slice_dataset(X: Any) -> bool:
-    """Tell whether something is skorch's SliceDataset, without importing skorch."""
-    return all(hasattr(X, name) for name in ("dataset", "idx", "indices_"))
-
-
-def _of_dataset(dataset: Any, collate: Callable, n_inputs: int | None) -> StoredDataset:
-    if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
-        raise TypeError(
-            f"{type(dataset).__name__} can only be walked through once, but rows are read several "
-            "times. Pass a data set with __len__ and __getitem__."
-        )
-    return StoredDataset(dataset, collate, np.arange(len(dataset)), None, n_inputs)
-
-
-def _of_loader(loader: DataLoader, n_inputs: int | None) -> StoredDataset:
-    """Return the items of a loader in the order of its data set, so that answers fit the rows."""
-    sampler = loader.sampler
-    if isinstance(loader.dataset, torch.utils.data.IterableDataset) or not isinstance(
-        sampler, (torch.utils.data.SequentialSampler, torch.utils.data.RandomSampler)
-    ):
-        raise TypeError(
-            f"The loader draws its rows by {type(sampler).__name__}. Pass the data set itself, or "
-            "a torch.utils.data.Subset of it."
-        )
-    return _of_dataset(loader.dataset, loader.collate_fn, n_inputs)

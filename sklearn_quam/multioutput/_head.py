@@ -1,0 +1,244 @@
+"""A network as features and a linear last layer, which answers for each place or label alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from .._network.adapters import module_of
+from .._network.inputs.items import StoredDataset
+from .._network.inputs.layouts import from_tensor
+from .._network.inputs.rows import Inputs, Source, StoredRows
+from .._network.inputs.sources import StoredArrays, open_source
+from .._network.memory import peak_bytes
+from .._network.outputs import InvalidOutputError, NetworkErrors, first, picked
+from .._network.reference import cannot_process, first_run, in_order
+
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+# What may stand behind the last layer: it changes sizes of maps, and commutes with the layer as
+# the weights of neighbours sum to one.
+_RESIZES: tuple[dict[str, Any], ...] = (
+    {"mode": "bilinear", "align_corners": False},
+    {"mode": "bilinear", "align_corners": True},
+    {"mode": "nearest"},
+    {"mode": "bicubic", "align_corners": False},
+)
+_ENDINGS: dict[str, Callable[[Tensor, int], Tensor]] = {
+    "nothing": lambda scores, _: scores,
+    "sigmoid": lambda scores, _: scores.sigmoid(),
+    "softmax": torch.softmax,
+    "log_softmax": torch.log_softmax,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureReader:
+    """Runs a network up to its last layer.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        The network, a private copy.
+    last : str
+        Name of its last layer.
+    resize : dict or None
+        How maps of scores are resized behind it.
+    size : tuple of int
+        Their size after that, at the rows that were tried.
+    ending : str
+        What stands behind it: "nothing", "sigmoid", "softmax" or "log_softmax".
+    names : tuple of str or None
+        Names of the inputs.
+    dtypes : tuple of torch.dtype
+        Types of the inputs.
+    device : torch.device
+        Where the network is.
+    bytes_per_row : int, default=0
+        Memory that it needs for a row.
+    """
+
+    module: nn.Module
+    last: str
+    resize: dict[str, Any] | None
+    size: tuple[int, ...]
+    ending: str
+    names: tuple[str, ...] | None
+    dtypes: tuple[torch.dtype, ...]
+    device: torch.device
+    bytes_per_row: int = 0
+
+    def rows(self, source: Source) -> StoredRows:
+        """Return rows as the network takes them."""
+        ordered = in_order(source, self.names)
+        return StoredRows(ordered, self.dtypes, self.device, self.bytes_per_row)
+
+    def __call__(self, inputs: Inputs) -> Tensor:
+        """Return what goes into the last layer.
+
+        Parameters
+        ----------
+        inputs : Inputs
+            Some rows.
+
+        Returns
+        -------
+        Tensor of shape (n_rows, ..., n_features)
+            With an axis for each axis of the maps of scores.
+        """
+        rows = inputs.at_least_two()
+        with torch.no_grad(), NetworkErrors(partial(cannot_process, inputs)):
+            noted, _ = _noted(self.module, rows, [self.last])
+        taken, _ = noted[self.last]
+        features = _features(self.module.get_submodule(self.last), taken)
+        if self.resize is not None:
+            maps = functional.interpolate(features.movedim(-1, 1), self.size, **self.resize)
+            features = maps.movedim(1, -1)
+        return features[: len(inputs)]
+
+
+def open_rows(X: Any) -> Source:
+    """Return what rows are read from, some at a time."""
+    return open_source(X) or StoredArrays((np.asarray(from_tensor(X)),))
+
+
+def targets_of(source: Source, y: Any) -> Any:
+    """Return targets as they were passed, or those of a data set."""
+    if y is None and isinstance(source, StoredDataset):
+        return source.targets()
+    if y is None:
+        raise ValueError("y is None, and X is no data set that brings its targets: pass y.")
+    return y
+
+
+def split_head(
+    estimator: Any, source: Source, output: str | int | None, device: Any
+) -> tuple[FeatureReader, nn.Linear]:
+    """Return what a network computes before its linear last layer, and this layer.
+
+    Parameters
+    ----------
+    estimator : object
+        A trained module, or a fitted estimator that holds one.
+    source : Source
+        Some rows.
+    output : str, int or None
+        Which of several outputs is meant.
+    device : str, torch.device or None
+        Where to run; None stays where the network is.
+
+    Returns
+    -------
+    tuple of FeatureReader and torch.nn.Linear
+        Features, and the layer that makes scores of them.
+    """
+    module = module_of(estimator)
+    own = next((p.device for p in module.parameters()), torch.device("cpu"))
+    target = own if device is None else torch.device(device)
+    module, probe, _, dtypes = first_run(module.to(target), source, target)
+    names = source.names
+    rows = StoredRows(StoredArrays(probe, names), dtypes, target)[:2]
+    layers = [
+        name
+        for name, part in module.named_modules()
+        if isinstance(part, (nn.Linear, *_CONVOLUTIONS))
+    ]
+    with torch.no_grad(), NetworkErrors(partial(cannot_process, rows)):
+        noted, returned = _noted(module, rows, layers)
+        scores = first(picked(returned, output))
+    for name in reversed(noted):
+        layer, (taken, made) = module.get_submodule(name), noted[name]
+        behind = _behind(made, scores, -1 if isinstance(layer, nn.Linear) else 1)
+        if behind is None or _features(layer, taken) is None:
+            continue
+        resize, ending = behind
+        size = () if resize is None else tuple(scores.shape[2:])
+        reader = FeatureReader(module, name, resize, size, ending, names, dtypes, target)
+        with torch.no_grad():
+            needed = peak_bytes(partial(reader, rows)) // len(rows)
+        return replace(reader, bytes_per_row=needed), _as_linear(layer)
+    raise InvalidOutputError(
+        "What the network returns is not made by a linear layer or a convolution at its end, with "
+        "nothing behind it but a softmax, a sigmoid or a resize. Pass a module without what "
+        "stands behind that layer; output= says which of several outputs is meant."
+    )
+
+
+def _noted(
+    module: nn.Module, rows: Inputs, names: list[str]
+) -> tuple[dict[str, tuple[Tensor, Tensor]], Any]:
+    """Return what layers take and return, in the order in which they run, and the output."""
+    noted: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def note(name: str) -> Callable[..., None]:
+        def hook(_: nn.Module, args: tuple, made: Tensor) -> None:
+            noted.pop(name, None)
+            noted[name] = args[0], made
+
+        return hook
+
+    handles = [module.get_submodule(name).register_forward_hook(note(name)) for name in names]
+    try:
+        return noted, module(*rows.parts)
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _behind(made: Tensor, scores: Any, axis: int) -> tuple[dict[str, Any] | None, str] | None:
+    """Return how the scores of a layer are resized, and what follows; None for something else."""
+    if not isinstance(scores, Tensor) or made.ndim < 2:
+        return None
+    resizes: tuple[dict[str, Any] | None, ...] = (None,)
+    if made.shape != scores.shape:
+        if axis != 1 or made.ndim != 4 or scores.ndim != 4 or made.shape[1] != scores.shape[1]:
+            return None
+        resizes = _RESIZES
+    for resize in resizes:
+        maps = made
+        if resize is not None:
+            maps = functional.interpolate(made, tuple(scores.shape[2:]), **resize)
+        for ending, function in _ENDINGS.items():
+            if _close(function(maps, axis), scores):
+                return resize, ending
+    return None
+
+
+def _close(one: Tensor, other: Tensor) -> bool:
+    return torch.allclose(one.to(other), other, rtol=1e-4, atol=1e-5 * float(other.abs().max()))
+
+
+def _features(layer: nn.Module, taken: Tensor) -> Any:
+    """Return what a layer is linear in, features last; None for convolutions that are not."""
+    if isinstance(layer, nn.Linear):
+        return taken
+    conv: Any = layer
+    if conv.groups != 1 or conv.padding_mode != "zeros" or isinstance(conv.padding, str):
+        return None
+    plain = not any(conv.padding) and set(conv.stride) == {1}
+    if plain and set(conv.kernel_size) == {1}:
+        return taken.movedim(1, -1)
+    if not isinstance(conv, nn.Conv2d):
+        return None
+    options = (conv.kernel_size, conv.dilation, conv.padding, conv.stride)
+    size = [
+        (n + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
+        for n, kernel, dilation, padding, stride in zip(taken.shape[2:], *options, strict=True)
+    ]
+    return functional.unfold(taken, *options).unflatten(2, size).movedim(1, -1)
+
+
+def _as_linear(layer: Any) -> nn.Linear:
+    """Return a layer as one of features, without drawing weights."""
+    weight = layer.weight.detach().flatten(1)
+    head = nn.Linear(weight.shape[1], len(weight), layer.bias is not None, device="meta")
+    head.weight = nn.Parameter(weight.clone(), requires_grad=False)
+    if layer.bias is not None:
+        head.bias = nn.Parameter(layer.bias.detach().clone(), requires_grad=False)
+    return head.eval()
