@@ -78,6 +78,4 @@ near = rng.uniform([-2, -1.5], [3, 2], size=(2000, 2))
 distance = np.linalg.norm(near[:, None] - X_known[None], axis=2).min(axis=1)
 X_ood = {"near": near[distance > 0.3][:200], "far": rng.uniform(-20, 20, size=(200, 2))}
 X_test, y_test = make_moons(200, noise=0.1, random_state=2)
-frame = compare_uncertainty(detectors, X, y, X_test, y_test, X_ood, n_resamples=20, random_state=0)
-frame = frame[frame.task.str.startswith("ood")]
-frame.pivot(index="method", columns="task", values="roc_auc").loc[list(detectors)].round(3)
+compare_uncertainty(detectors, X, y, X_test, y_test, X_ood, n_resamples=20, random_state=0)

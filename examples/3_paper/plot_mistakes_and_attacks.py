@@ -96,7 +96,9 @@ methods = {
 for est in methods.values():
     est.fit(X_train, y_train)
 data = (X_train, y_train, X_test, y_test, {"attacks": changed[fooled[:60]]})
-frame = compare_uncertainty(methods, *data, n_resamples=50, random_state=0)
+frame = compare_uncertainty(
+    methods, *data, component="epistemic", n_resamples=50, random_state=0
+).details
 frame = frame.replace("entropy of the network", "Network alone").set_index("method")
 
 # %%

@@ -125,11 +125,12 @@ pd.DataFrame(
 # it is drawn up to the cost of QUAM's cheapest variant. Linear search, the cross, looks at no
 # training row: it runs the digit forward and backward once for each class.
 
-passes_of_step = 3 + sq.NaturalSearch().n_rows
+passes_of_step = 3 + 64
 work = [diagnostics["QUAM"].n_steps.mean() * passes_of_step]
 found = [auroc["QUAM"].value]
 for targets in (5, 3, 2, 1):
-    est = sq.QUAMClassifier(net, targets=targets, random_state=0).fit(X_train, y_train)
+    search = sq.NaturalSearch(targets=targets)
+    est = sq.QUAMClassifier(net, search=search, random_state=0).fit(X_train, y_train)
     u, steps = est.predict_uncertainty(X_new, return_diagnostics=True)
     work.append(steps.n_steps.mean() * passes_of_step)
     found.append(roc_auc_score(is_unknown, u.epistemic))

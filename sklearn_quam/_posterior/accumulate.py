@@ -1,14 +1,15 @@
 """What weighted samples of models say about some rows, as running sums.
 
 The *given* setting asks how far other plausible models disagree with the given one, the
-*expected* setting how far they disagree with their own average. Both split a total into an
-aleatoric and an epistemic part:
+*expected* setting how far they disagree with their own average, the *pairwise* setting how far
+they disagree with each other. All split a total into an aleatoric and an epistemic part:
 
 =============  ================  ==========================  =================
 setting        aleatoric         epistemic                   total
 =============  ================  ==========================  =================
 ``given``      H(p_w)            E[KL(p_w || p_w')]          E[CE(p_w, p_w')]
 ``expected``   E[H(p_w')]        E[KL(p_w' || p_mean)]       H(p_mean)
+``pairwise``   E[H(p_w')]        E[KL(p_w' || p_w'')]        E[CE(p_w', p_w'')]
 =============  ================  ==========================  =================
 
 Other measures of classes have another loss in place of the logarithm; see `measures`.
@@ -58,10 +59,14 @@ class Posterior:
     ) -> None:
         n_rows, device = len(original), original.device
         self._means = WeightedMean(n_rows, device)
-        self._given, self._expected = setting != "expected", setting != "given"
+        self._given, self._expected = setting in ("given", None), setting != "given"
+        self._pairwise = setting in ("pairwise", None)
+        self._between_average = setting in ("expected", None)
         self._predictive = predictive
         self._error = standard_error
-        self._has_features = standard_error and self._expected and n_features <= _MAX_FEATURES
+        self._has_features = (
+            standard_error and self._between_average and n_features <= _MAX_FEATURES
+        )
         self._n_diverged = torch.zeros(n_rows, dtype=torch.long, device=device)
 
     def update(self, prediction: Any, log_weights: Tensor | None = None) -> None:
@@ -100,7 +105,7 @@ class Posterior:
         """Return the standard error of the epistemic uncertainty."""
         if setting == "given":
             return _to_numpy(self._means.standard_error("divergence"))
-        if not self._has_features:
+        if setting == "pairwise" or not self._has_features:
             return np.full(len(self.effective_sample_size()), np.nan)
         return _to_numpy(self._means.standard_error("features", self._spread_coefficients()))
 
@@ -185,6 +190,8 @@ class CategoricalPosterior(Posterior):
         if self._expected:
             own = self._loss.own(prediction)
             self._means.add("own", own)
+            if self._pairwise:
+                self._means.add("loss of classes", self._loss.of_classes(proba))
             if self._loss is not _IN_NATS:
                 self._means.add("entropy", prediction.entropy())
             if self._has_features:
@@ -227,14 +234,15 @@ class CategoricalPosterior(Posterior):
             aleatoric = self._loss.own(self._original)
             return _additive(aleatoric, self._means.mean("divergence"))
         aleatoric = self._means.mean("own")
+        if setting == "pairwise":
+            # What each model expects of the others' predictions: losses are linear in the truth.
+            crossed = self._means.mean("proba") * self._means.mean("loss of classes")
+            return _additive(aleatoric, _without_noise(crossed.sum(dim=-1) - aleatoric, aleatoric))
         return _additive(aleatoric, self._between(self._loss, aleatoric))
 
     def _between(self, loss: Loss, own: Tensor) -> Tensor:
         """Return what the average loses more than the models expect to lose themselves."""
-        more = loss.own(self.prediction("expected")) - own
-        # Where all models agree, rounding alone would rank rows.
-        noise = _ROUNDING * torch.finfo(more.dtype).eps * (1 + own)
-        return torch.where(more < noise, 0.0, more)
+        return _without_noise(loss.own(self.prediction("expected")) - own, own)
 
 
 class GaussianPosterior(Posterior):
@@ -263,7 +271,7 @@ class GaussianPosterior(Posterior):
         self._original = original.to(accumulation_dtype(original.device))
         self._measure = measure
         super().__init__(original, 4 * original.n_outputs, setting, predictive, standard_error)
-        self._keeps_components = predictive or (self._expected and measure == "entropy")
+        self._keeps_components = predictive or (self._between_average and measure == "entropy")
         self._components: tuple[Tensor, Tensor, Tensor] | None = None
 
     def update(self, prediction: Gaussian, log_weights: Tensor | None = None) -> None:
@@ -285,12 +293,27 @@ class GaussianPosterior(Posterior):
             self._means.add("variance", prediction.variance)
             if self._measure == "entropy":
                 self._means.add("entropy", prediction.entropy())
+        if self._pairwise and self._measure == "entropy":
+            self._add_precisions(shift, prediction.variance)
         if self._has_features:
             variance = prediction.variance
             features = torch.cat([variance.log(), variance, shift, shift**2], dim=-1)
             self._means.add("features", features, error=True)
         if self._keeps_components:
             self._keep_components(prediction, log_weights)
+
+    def _add_precisions(self, shift: Tensor, variance: Tensor) -> None:
+        """Add what the divergence from one model to another is made of."""
+        self._means.add("precision", 1 / variance)
+        self._means.add("precise_shift", shift / variance)
+        self._means.add("precise_squared_shift", shift**2 / variance)
+
+    def _divergence_of_pairs(self) -> Tensor:
+        """Return the expected KL divergence from one model to another, a column for each output."""
+        mean = self._means.mean
+        distance = mean("squared_shift") * mean("precision") + mean("precise_squared_shift")
+        distance = distance - 2 * mean("shift") * mean("precise_shift")
+        return 0.5 * (mean("variance") * mean("precision") - 1 + distance)
 
     def _spread_coefficients(self) -> Tensor:
         shift = self._means.mean("shift")
@@ -349,9 +372,13 @@ class GaussianPosterior(Posterior):
             return _additive(aleatoric, self._means.mean("divergence"))
         if self._measure == "variance":
             aleatoric = self._means.mean("variance")
-            total = self.prediction("expected").variance
-            return _additive(aleatoric.sum(dim=-1), (total - aleatoric).sum(dim=-1))
+            between = self.prediction("expected").variance - aleatoric
+            if setting == "pairwise":  # two models are twice as far apart as from their mean
+                between = 2 * between
+            return _additive(aleatoric.sum(dim=-1), between.sum(dim=-1))
         aleatoric = self._means.mean("entropy")
+        if setting == "pairwise":
+            return _additive(aleatoric, self._divergence_of_pairs().sum(dim=-1))
         return _additive(aleatoric, self._mixture_entropy() - aleatoric)
 
     def _mixture_entropy(self) -> Tensor:
@@ -379,8 +406,8 @@ def make_posterior(
     measure : str
         What uncertainties are measured as: "entropy", "brier" or "zero_one" of classes, "entropy"
         or "variance" of values.
-    setting : {"given", "expected"}, default=None
-        Which setting is asked for; None is both of them.
+    setting : {"given", "expected", "pairwise"}, default=None
+        Which setting is asked for; None is all of them.
     predictive : bool, default=False
         Whether the mixture of all predictions is wanted.
     standard_error : bool, default=True
@@ -405,6 +432,12 @@ def _normalised(prediction: Categorical) -> Categorical:
 
 def _to_numpy(values: Tensor) -> np.ndarray:
     return values.cpu().to(torch.float64).numpy()
+
+
+def _without_noise(more: Tensor, own: Tensor) -> Tensor:
+    """Return a difference of losses, or zero: where models agree, rounding would rank rows."""
+    noise = _ROUNDING * torch.finfo(more.dtype).eps * (1 + own)
+    return torch.where(more < noise, 0.0, more)
 
 
 def _additive(aleatoric: Tensor, epistemic: Tensor) -> Uncertainty:

@@ -31,7 +31,7 @@ class Question:
 
     Parameters
     ----------
-    setting : {"given", "expected"}
+    setting : {"given", "expected", "pairwise"}
         Whose prediction is judged.
     measure : {"entropy", "variance", "brier", "zero_one"}
         What uncertainties are measured as.
@@ -112,6 +112,11 @@ class FittedMethod(Generic[AnyModels]):
     known: KnownRange
     diagnostics: KindOfDiagnostics = Diagnostics
     identity: str = ""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network is."""
+        return self.reference.device
 
     def for_thread(self) -> FittedMethod:
         """Return one that may run beside this one in another thread."""

@@ -78,6 +78,26 @@ class InputRange:
                 lost |= ~(distance.square_().mean(dim=1) <= of_row**2)
         return lost
 
+    def joined(self, other: InputRange) -> InputRange:
+        """Return where the values of both sets of rows lie.
+
+        Parameters
+        ----------
+        other : InputRange
+            Where those of further rows lie.
+
+        Returns
+        -------
+        InputRange
+            From the smallest to the largest value of both.
+        """
+        pairs = [
+            (np.minimum(a - v / 2, b - w / 2), np.maximum(a + v / 2, b + w / 2))
+            for a, v, b, w in zip(self.centre, self.width, other.centre, other.width, strict=True)
+        ]
+        centres = tuple((low + high) / 2 for low, high in pairs)
+        return InputRange(centres, tuple(high - low for low, high in pairs))
+
 
 def input_range(stored: Inputs | StoredRows) -> InputRange:
     """Return where the values of training rows lie.

@@ -35,7 +35,7 @@ def cannot_be_told(
         Which rows all models agree about.
     original : Prediction
         What the given network predicts for the rows.
-    setting : {"given", "expected"}
+    setting : {"given", "expected", "pairwise"}
         What models are compared with.
     measure : str
         What uncertainties are measured as.

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
+from .._documented import documented
+from .tables import INFINITE, RowTable
+
 if TYPE_CHECKING:
     import pandas as pd
 
-
-# Stands for an infinite uncertainty: above all others, and yet a number, so that metrics take it,
-# and sums and means of it are finite.
-INFINITE = 1e300
+# What can be asked of an `Uncertainty`.
+COMPONENTS = ("aleatoric", "epistemic", "total", "doubt")
 
 
 class Answers(tuple):
@@ -29,11 +31,12 @@ class Answers(tuple):
         raise AttributeError(f"A pair of answers has no attribute {name!r}.")
 
 
-class Uncertainty(NamedTuple):
+@dataclass(frozen=True, eq=False, repr=False)
+class Uncertainty(RowTable):
     """Aleatoric, epistemic and total uncertainty of each row.
 
-    A tuple of three arrays: ``len(u)`` is 3, and ``u[:2]`` are the first two *arrays*. Rows are
-    picked from an array, ``u.epistemic[:2]``, or from ``u.to_frame()``.
+    ``len(u)`` is the number of rows; ``u[:5]`` and ``u[u.epistemic > 1]`` are some of them. Three
+    arrays come out of it, too: ``aleatoric, epistemic, total = u``.
 
     Parameters
     ----------
@@ -45,13 +48,21 @@ class Uncertainty(NamedTuple):
         which stands for infinite, for rows that are `beyond_range`.
     total : ndarray of shape (n_samples,)
         Sum of the two.
+    doubt : ndarray of shape (n_samples,), default=None
+        Share of known rows that are less doubtful, from 0 to 1: what ``predict_doubt`` returns. It
+        is known where ``fit`` has got ``X_val``, unless ``setting`` or ``measure`` changed since.
 
     Examples
     --------
     >>> import numpy as np
     >>> from sklearn_quam import Uncertainty
-    >>> u = Uncertainty(np.array([0.5]), np.array([0.25]), np.array([0.75]))
-    >>> u.to_frame(index=["first"])
+    >>> u = Uncertainty(np.array([0.5, 0.1]), np.array([0.25, 0.0]), np.array([0.75, 0.1]))
+    >>> u
+    Uncertainty of 2 rows
+       aleatoric  epistemic  total
+    0        0.5       0.25   0.75
+    1        0.1          0    0.1
+    >>> u[:1].to_frame(index=["first"])
            aleatoric  epistemic  total
     first        0.5       0.25   0.75
     """
@@ -59,6 +70,28 @@ class Uncertainty(NamedTuple):
     aleatoric: np.ndarray
     epistemic: np.ndarray
     total: np.ndarray
+    doubt: np.ndarray | None = None
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        return iter((self.aleatoric, self.epistemic, self.total))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """Return an array of shape (n_samples, 3)."""
+        return np.column_stack(list(self)).astype(dtype or float)
+
+    def _columns(self) -> dict[str, np.ndarray]:
+        columns = {name: getattr(self, name) for name in COMPONENTS}
+        return {name: column for name, column in columns.items() if column is not None}
+
+    def _part(self, component: str) -> np.ndarray:
+        """Return one of the columns."""
+        part = getattr(self, component)
+        if part is None:
+            raise ValueError(
+                "doubt is not known: it takes held-out rows. Pass X_val and y_val to fit, and "
+                "leave setting and measure as they were."
+            )
+        return part
 
     @property
     def beyond_range(self) -> np.ndarray:
@@ -77,26 +110,81 @@ class Uncertainty(NamedTuple):
         """
         return self.epistemic >= INFINITE
 
+    def per_row(self, how: str = "mean", *, quantile: float = 0.9) -> Uncertainty:
+        """Return one number a row, where rows have one for each label, pixel or token.
+
+        Parameters
+        ----------
+        how : {"mean", "sum", "max", "quantile"}, default="mean"
+            What is taken of the numbers of a row. Those that are NaN, such as masked tokens, are
+            left out. Means and sums of the total are those of both parts; other numbers are not.
+        quantile : float, default=0.9
+            Which quantile.
+
+        Returns
+        -------
+        Uncertainty
+            Three arrays of shape (n_samples,). A mean or sum of which a part is infinite is
+            infinite, 1e300.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from sklearn_quam import Uncertainty
+        >>> maps = np.array([[[0.1, 0.2], [0.3, np.nan]]])
+        >>> Uncertainty(maps, maps, 2 * maps).per_row("max").epistemic
+        array([0.3])
+        """
+        if how not in ("mean", "sum", "max", "quantile"):
+            raise ValueError(f"how={how!r} is none of 'mean', 'sum', 'max' and 'quantile'.")
+        if not 0 <= quantile <= 1:
+            raise ValueError(f"quantile={quantile} is not between 0 and 1.")
+        return Uncertainty(*(_per_row(part, how, quantile) for part in self))
+
     def to_frame(self, index: Any = None) -> pd.DataFrame:
         """Return the arrays as columns of a DataFrame.
 
         Parameters
         ----------
         index : array-like of shape (n_samples,), default=None
-            Row labels, such as ``X.index``.
+            Row labels; None takes those of the X that was asked about, if it is a frame.
 
         Returns
         -------
         pandas.DataFrame
             One column for each array.
         """
-        import pandas as pd
+        if np.ndim(self.epistemic) > 1:
+            raise ValueError(
+                f"Rows have several numbers, {np.shape(self.epistemic)[1:]}: make a frame of "
+                "u.per_row('mean'), or of one label, Uncertainty(*(part[:, 0] for part in u))."
+            )
+        return super().to_frame(index)
 
-        return pd.DataFrame(self._asdict(), index=index)
+    def _printed(self) -> list[list[str]]:
+        return super()._printed() if np.ndim(self.epistemic) < 2 else self.per_row()._printed()
+
+    def _title(self) -> str:
+        shape = np.shape(self.epistemic)[1:]
+        return super()._title() + (f"; means over {shape}" if shape else "")
 
 
-@dataclass(frozen=True, eq=False)
-class RowDiagnostics:
+def _per_row(values: np.ndarray, how: str, quantile: float) -> np.ndarray:
+    values = np.asarray(values, dtype=float).reshape(len(values), -1)
+    found = np.full(len(values), np.nan)
+    some = ~np.isnan(values).all(axis=1)
+    if how == "quantile":
+        # One of the numbers: between a finite and an infinite one there is nothing.
+        found[some] = np.nanquantile(values[some], quantile, axis=1, method="higher")
+        return found
+    reduce: Any = {"mean": np.nanmean, "sum": np.nansum, "max": np.nanmax}[how]
+    found[some] = reduce(values[some], axis=1)
+    return np.where((values >= INFINITE).any(axis=1), INFINITE, found)
+
+
+@documented()
+@dataclass(frozen=True, eq=False, repr=False)
+class RowDiagnostics(RowTable):
     """How an uncertainty estimate came about, row by row: what every method can tell.
 
     Parameters
@@ -120,23 +208,6 @@ class RowDiagnostics:
         "error": None,
     }
 
-    def to_frame(self, index: Any = None) -> pd.DataFrame:
-        """Return the arrays as columns of a DataFrame.
-
-        Parameters
-        ----------
-        index : array-like of shape (n_samples,), default=None
-            Row labels, such as ``X.index``.
-
-        Returns
-        -------
-        pandas.DataFrame
-            One column for each array.
-        """
-        import pandas as pd
-
-        return pd.DataFrame(self._columns(), index=index)
-
     @property
     def _failed(self) -> np.ndarray:
         """Rows for which the network has raised an error."""
@@ -156,19 +227,13 @@ class RowDiagnostics:
         return cls(**{name: np.full(n_rows, value) for name, value in cls._lost.items()})
 
 
-@dataclass(frozen=True, eq=False)
+@documented(also=(RowDiagnostics,))
+@dataclass(frozen=True, eq=False, repr=False)
 class Diagnostics(RowDiagnostics):
     """How the estimate of a method that samples models came about, row by row.
 
     Parameters
     ----------
-    effective_sample_size : ndarray of shape (n_samples,)
-        How many equally weighted models the sampled ones are worth.
-    n_diverged : ndarray of shape (n_samples,), dtype int
-        Models (searches of QUAM) that ran into infinite or undefined numbers and were left out from
-        then on. At least one where the row is beyond the range that the network can compute with.
-    error : ndarray of shape (n_samples,), dtype object
-        What the network said where it raised an error for the row, None elsewhere.
     standard_error : ndarray of shape (n_samples,)
         Standard error of the epistemic uncertainty, from the spread of the sampled models; NaN in
         the expected setting with more than 64 classes, or 16 outputs.
@@ -188,19 +253,13 @@ class Diagnostics(RowDiagnostics):
     _lost: ClassVar[dict[str, Any]] = {**RowDiagnostics._lost, "standard_error": INFINITE}
 
 
-@dataclass(frozen=True, eq=False)
+@documented(also=(RowDiagnostics,))
+@dataclass(frozen=True, eq=False, repr=False)
 class SearchDiagnostics(RowDiagnostics):
     """How the estimate of an adversarial search (QUAM) came about, row by row.
 
     Parameters
     ----------
-    effective_sample_size : ndarray of shape (n_samples,)
-        How many equally weighted models the sampled ones are worth.
-    n_diverged : ndarray of shape (n_samples,), dtype int
-        Models (searches of QUAM) that ran into infinite or undefined numbers and were left out from
-        then on. At least one where the row is beyond the range that the network can compute with.
-    error : ndarray of shape (n_samples,), dtype object
-        What the network said where it raised an error for the row, None elsewhere.
     rival : ndarray of shape (n_samples,), dtype object
         The cheapest other answer: a class, or "up" or "down". None where no search came that far.
     rival_cost : ndarray of shape (n_samples,)
@@ -238,22 +297,13 @@ class SearchDiagnostics(RowDiagnostics):
     }
 
 
-@dataclass(frozen=True, eq=False)
+@documented(also=(Diagnostics,))
+@dataclass(frozen=True, eq=False, repr=False)
 class ChainDiagnostics(Diagnostics):
     """How the estimate of Markov chains (HMC) came about, row by row.
 
     Parameters
     ----------
-    effective_sample_size : ndarray of shape (n_samples,)
-        How many equally weighted models the sampled ones are worth.
-    n_diverged : ndarray of shape (n_samples,), dtype int
-        Models (searches of QUAM) that ran into infinite or undefined numbers and were left out from
-        then on. At least one where the row is beyond the range that the network can compute with.
-    error : ndarray of shape (n_samples,), dtype object
-        What the network said where it raised an error for the row, None elsewhere.
-    standard_error : ndarray of shape (n_samples,)
-        Standard error of the epistemic uncertainty, from the spread of the sampled models; NaN in
-        the expected setting with more than 64 classes, or 16 outputs.
     r_hat : ndarray of shape (n_samples,)
         How much the chains disagree about the prediction (split R-hat, the largest of all
         outputs): close to 1 once they have converged.

@@ -11,11 +11,14 @@ from sklearn.base import is_classifier
 
 from .._messages import shown
 from .._network.inputs.layouts import from_tensor
-from .._posterior.results import INFINITE, SearchDiagnostics, Uncertainty
+from .._posterior.results import COMPONENTS, INFINITE, SearchDiagnostics, Uncertainty
+from ..base._conformal import rows_needed
 from ..base._inside import METHOD_OR_DETECTOR, method_and_rows
 from ..metrics._checked import numbers
 
 SCORE = "score"
+# Of known rows, so many are below the thresholds that are drawn.
+KNOWN_SHARE = 0.95
 UNITS = {
     "entropy": "nats",
     "variance": "squared units of y",
@@ -62,7 +65,15 @@ def ask(estimator: Any, X: Any) -> Answers:
     doubt = np.minimum(-method.score_samples(rows), INFINITE)
     holds_network = hasattr(method, "_network_prediction")
     proba = method._network_prediction(rows) if holds_network else None
-    return Answers(method, Uncertainty(doubt, doubt, doubt), proba, holds_network, None)
+    return Answers(method, Uncertainty(doubt, doubt, doubt, doubt), proba, holds_network, None)
+
+
+def threshold_of(method: Any, component: str) -> float | None:
+    """Return what 95 % of known rows do not exceed, if there are enough of them."""
+    known = getattr(method, "_known_rows", ())
+    if len(known) < rows_needed(KNOWN_SHARE):
+        return None
+    return method.threshold(KNOWN_SHARE, component=component)
 
 
 def within_range(doubt: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -77,13 +88,17 @@ def within_range(doubt: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def label(component: str, unit: str) -> str:
     """Return what an axis is called that shows a part of the uncertainty, or a score."""
-    return "minus the score" if unit == SCORE else f"{component} uncertainty ({unit})"
+    if unit == SCORE:
+        return "minus the score"
+    if component == "doubt":
+        return "doubt (share of known rows that are less doubtful)"
+    return f"{component} uncertainty ({unit})"
 
 
 def check_component(component: str) -> str:
     """Return the name of a part of the uncertainty, if it is one."""
-    if component not in Uncertainty._fields:
-        raise ValueError(f"component must be one of {Uncertainty._fields}; got {shown(component)}.")
+    if component not in COMPONENTS:
+        raise ValueError(f"component must be one of {COMPONENTS}; got {shown(component)}.")
     return component
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from sklearn.utils import check_consistent_length
 
+from .._documented import DISPLAY, documented
 from ..base._data import one_row
 from ..base._inside import method_and_rows
 from ._answers import check_vector
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 _MAX_CLASSES = 20
 
 
+@documented(DISPLAY)
 class ProbabilityBoundsDisplay:
     """Bounds of the probability of each class over all plausible models of a row.
 
@@ -40,10 +42,7 @@ class ProbabilityBoundsDisplay:
 
     Attributes
     ----------
-    ax_ : matplotlib Axes
-        Where it was drawn.
-    figure_ : matplotlib Figure
-        The figure.
+    ax_
     bars_ : matplotlib BarContainer
         A bar from the lower to the upper bound of each class.
     points_ : matplotlib Line2D
@@ -97,10 +96,6 @@ class ProbabilityBoundsDisplay:
             The row.
         slack : float, default=None
             Largest cost of a model that counts, in nats; None takes that of the estimator.
-        ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
-        **kwargs : dict
-            Further arguments of `plot`.
 
         Returns
         -------
@@ -132,20 +127,8 @@ class ProbabilityBoundsDisplay:
 
         Parameters
         ----------
-        proba : array-like of shape (n_classes,)
-            Probabilities of the given network.
-        lower : array-like of shape (n_classes,)
-            Smallest probabilities.
-        upper : array-like of shape (n_classes,)
-            Largest probabilities.
         labels : array-like of shape (n_classes,), default=None
             Names of the classes; None means their numbers.
-        slack : float, default=None
-            Largest cost of the models that count, in nats, for the legend.
-        ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
-        **kwargs : dict
-            Further arguments of `plot`.
 
         Returns
         -------
@@ -166,8 +149,6 @@ class ProbabilityBoundsDisplay:
 
         Parameters
         ----------
-        ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
         **kwargs : dict
             Arguments of ``ax.barh`` for the bars.
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from .._documented import DISPLAY, documented
 from .._messages import shown
 from .._posterior.results import Uncertainty
 from ..base._inside import as_labels
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 _MAX_CLASSES_IN_LEGEND = 12
 
 
+@documented(DISPLAY)
 class UncertaintyMapDisplay:
     """Map of the uncertainty over a plane of two features.
 
@@ -82,8 +84,6 @@ class UncertaintyMapDisplay:
     ----------
     ax_ : matplotlib Axes or ndarray of Axes
         Where it was drawn; an array if several components were asked for as a list.
-    figure_ : matplotlib Figure
-        The figure.
     surfaces_ : list
         The coloured surface of each panel.
     boundaries_ : list
@@ -160,8 +160,9 @@ class UncertaintyMapDisplay:
             Points to draw, such as the training data; the grid extends around them.
         y : array-like of shape (n_samples,), default=None
             Their classes; not used for regressors.
-        component : {"aleatoric", "epistemic", "total"} or list of these, default="epistemic"
-            What to show; a list makes a panel for each.
+        component : str or list of str, default="epistemic"
+            What to show: "aleatoric", "epistemic", "total" or "doubt". A list makes a panel for
+            each.
         grid_resolution : int, default=50
             Points of the grid along each feature. QUAM searches at every point: 50 are 2500 rows.
         eps : float, default=None
@@ -173,12 +174,8 @@ class UncertaintyMapDisplay:
             The same of the second feature.
         xlabel : str, default=None
             Name of the first feature; None takes the column of a DataFrame, or its number.
-        ylabel : str, default=None
-            Name of the second feature.
         ax : matplotlib Axes or sequence of Axes, default=None
             Where to draw, an Axes for each component; None makes a new figure.
-        **kwargs : dict
-            Further arguments of `plot`.
 
         Returns
         -------
@@ -245,10 +242,6 @@ class UncertaintyMapDisplay:
 
         Parameters
         ----------
-        xx0 : array-like of shape (n_rows, n_columns)
-            First feature of the points of a grid, as from ``np.meshgrid``.
-        xx1 : array-like of shape (n_rows, n_columns)
-            Second feature.
         uncertainty : Uncertainty
             Aleatoric, epistemic and total uncertainty of the points, as ``predict_uncertainty``
             gives them for the raveled grid.
@@ -256,24 +249,11 @@ class UncertaintyMapDisplay:
             Probabilities of the classes, for the decision boundary.
         threshold : float, default=0.5
             Probability above which the second of two classes is predicted.
-        X : array-like of shape (n_samples, 2), default=None
-            Points to draw, such as the training data.
-        y : array-like of shape (n_samples,), default=None
-            Their classes.
-        classes : array-like of shape (n_classes,), default=None
-            All classes, in the order of their colours; None takes those of `y`.
-        xlabel : str, default="feature 0"
-            Name of the first feature.
-        ylabel : str, default="feature 1"
-            Name of the second feature.
-        unit : str, default="nats"
-            What the uncertainty is measured in.
-        component : {"aleatoric", "epistemic", "total"} or list of these, default="epistemic"
-            What to show; a list makes a panel for each.
+        component : str or list of str, default="epistemic"
+            What to show: "aleatoric", "epistemic", "total" or "doubt". A list makes a panel for
+            each.
         ax : matplotlib Axes or sequence of Axes, default=None
             Where to draw, an Axes for each component; None makes a new figure.
-        **kwargs : dict
-            Further arguments of `plot`.
 
         Returns
         -------
@@ -323,8 +303,9 @@ class UncertaintyMapDisplay:
         ----------
         ax : matplotlib Axes or sequence of Axes, default=None
             Where to draw, an Axes for each component; None makes a new figure.
-        component : {"aleatoric", "epistemic", "total"} or list of these, default="epistemic"
-            What to show; a list makes a panel for each.
+        component : str or list of str, default="epistemic"
+            What to show: "aleatoric", "epistemic", "total" or "doubt". A list makes a panel for
+            each.
         plot_method : {"contourf", "pcolormesh"}, default="contourf"
             How to draw the surface: between lines of equal height, or each point of the grid.
         log : bool, default=False
@@ -349,7 +330,7 @@ class UncertaintyMapDisplay:
                 f"plot_method must be 'contourf' or 'pcolormesh'; got {shown(plot_method)}."
             )
         names = [component] if isinstance(component, str) else list(component)
-        values = [getattr(self.uncertainty, check_component(name)) for name in names]
+        values = [self.uncertainty._part(check_component(name)) for name in names]
         panels = panels_for(ax, len(names))
         self.surfaces_: list[Any] = []
         self.boundaries_: list[Any] = []

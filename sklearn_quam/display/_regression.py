@@ -9,6 +9,7 @@ import numpy as np
 from sklearn.base import is_regressor
 from sklearn.utils import check_consistent_length
 
+from .._documented import DISPLAY, documented
 from .._messages import shown
 from .._posterior.results import INFINITE
 from ..base._inside import method_and_rows
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 _INFINITE_STD = 0.999 * np.sqrt(INFINITE)
 
 
+@documented(DISPLAY)
 class RegressionUncertaintyDisplay:
     """Predicted mean over one feature, with a band of epistemic and one of total uncertainty.
 
@@ -55,10 +57,7 @@ class RegressionUncertaintyDisplay:
 
     Attributes
     ----------
-    ax_ : matplotlib Axes
-        Where it was drawn.
-    figure_ : matplotlib Figure
-        The figure.
+    ax_
     line_ : matplotlib Line2D
         The mean.
     bands_ : list
@@ -150,10 +149,6 @@ class RegressionUncertaintyDisplay:
             Name of the feature; None takes the column of a DataFrame, or its number.
         ylabel : str, default=None
             Name of the target; None takes the name of a Series, or "y".
-        ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
-        **kwargs : dict
-            Further arguments of `plot`.
 
         Returns
         -------
@@ -211,28 +206,6 @@ class RegressionUncertaintyDisplay:
         ----------
         x : array-like of shape (n_points,)
             Values of the feature, in any order.
-        mean : array-like of shape (n_points,)
-            Predicted mean.
-        epistemic_std : array-like of shape (n_points,)
-            Square root of the epistemic part of the variance.
-        total_std : array-like of shape (n_points,)
-            Square root of the whole variance.
-        x_train : array-like of shape (n_samples,), default=None
-            Points to draw, such as the training data.
-        y_train : array-like of shape (n_samples,), default=None
-            Their targets.
-        xlabel : str, default="feature 0"
-            Name of the feature.
-        ylabel : str, default="y"
-            Name of the target.
-        interval : array-like of shape (n_points, 2), default=None
-            Ends of predicted intervals, which are drawn instead of the total band.
-        coverage : float, default=None
-            Share of targets that are to lie in them, for the legend.
-        ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
-        **kwargs : dict
-            Further arguments of `plot`.
 
         Returns
         -------
@@ -278,8 +251,6 @@ class RegressionUncertaintyDisplay:
 
         Parameters
         ----------
-        ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
         n_std : float, default=2.0
             Half the width of the bands, in standard deviations; intervals have their own.
         scatter_kwargs : dict, default=None

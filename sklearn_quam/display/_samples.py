@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from sklearn.utils import check_consistent_length
 
+from .._documented import DISPLAY, documented
 from .._messages import shown
 from .._posterior.results import INFINITE
 from ._answers import as_array, ask, check_vector
@@ -23,6 +24,7 @@ _FONT_SIZE = 8
 _LETTER = 0.075
 
 
+@documented(DISPLAY)
 class UncertainSamplesDisplay:
     """Images that are predicted with the least and with the most certainty.
 
@@ -47,8 +49,6 @@ class UncertainSamplesDisplay:
     ----------
     ax_ : ndarray of Axes of shape (2, n_images)
         Where the images were drawn: the least certain ones, and below them the most certain ones.
-    figure_ : matplotlib Figure
-        The figure.
     least_certain_ : ndarray of shape (n_images,)
         Rows of the least certain images, beginning with the least certain one.
     most_certain_ : ndarray of shape (n_images,)
@@ -112,8 +112,6 @@ class UncertainSamplesDisplay:
             How many images of each kind to draw.
         ax : matplotlib Axes or array of Axes of shape (2, n_images), default=None
             Where to draw: an Axes is replaced by a grid of images; None makes a new figure.
-        **kwargs : dict
-            Further arguments of `plot`.
 
         Returns
         -------
@@ -157,21 +155,13 @@ class UncertainSamplesDisplay:
             Images: flat, with height and width, or with channels before or behind these.
         uncertainty : array-like of shape (n_samples,)
             What to order them by.
-        labels : array-like of shape (n_samples,), default=None
-            Predictions.
-        rivals : array-like of shape (n_samples,), default=None
-            What else they might be; None where there is nothing to say.
         image_shape : tuple of int, default=None
             Height and width, and the number of channels if there are several; None takes the shape
             of `images`, and takes flat rows for square images.
-        unit : str, default="nats"
-            What the uncertainty is measured in.
         n_images : int, default=8
             How many images of each kind to draw.
         ax : matplotlib Axes or array of Axes of shape (2, n_images), default=None
             Where to draw: an Axes is replaced by a grid of images; None makes a new figure.
-        **kwargs : dict
-            Further arguments of `plot`.
 
         Returns
         -------

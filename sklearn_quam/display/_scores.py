@@ -9,17 +9,19 @@ from sklearn.base import is_classifier
 from sklearn.metrics import roc_auc_score
 from sklearn.utils.validation import check_is_fitted
 
+from .._documented import DISPLAY, documented
 from .._posterior.results import INFINITE
 from ..base._inside import correct, method_and_rows
 from ..metrics import accuracy_rejection_auc, accuracy_rejection_curve
 from ..model_selection import RejectOptionClassifier
-from ._answers import ask, check_component, check_vector, label, within_range
+from ._answers import ask, check_component, check_vector, label, threshold_of, within_range
 from ._answers import unit as unit_of
 from ._style import (
     BLUE,
     LINE_STYLES,
     RED,
     axes_or_new,
+    bin_edges,
     check_matplotlib,
     legend_below,
     line_style,
@@ -29,12 +31,11 @@ from ._style import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Values below the largest one by more than this factor share the first bar of a log axis.
-_MAX_RATIO = 1e9
 # Marks the curves among whatever else is drawn on the same axes.
 _CURVE = "accuracy-rejection"
 
 
+@documented(DISPLAY)
 class UncertaintyHistogramDisplay:
     """Histograms of the uncertainty of known and of unknown data.
 
@@ -50,13 +51,12 @@ class UncertaintyHistogramDisplay:
         Area under the ROC curve of telling the latter by their uncertainty.
     xlabel : str, default="uncertainty"
         What is shown, and its unit.
+    threshold : float, default=None
+        A value to be marked by a line: 95 % of known rows are below it.
 
     Attributes
     ----------
-    ax_ : matplotlib Axes
-        Where it was drawn.
-    figure_ : matplotlib Figure
-        The figure.
+    ax_
     bins_ : ndarray of shape (n_bins + 1,)
         Edges of the bars.
 
@@ -83,11 +83,13 @@ class UncertaintyHistogramDisplay:
         *,
         auroc: float | None = None,
         xlabel: str = "uncertainty",
+        threshold: float | None = None,
     ) -> None:
         self.uncertainty_id = uncertainty_id
         self.uncertainty_ood = uncertainty_ood
         self.auroc = auroc
         self.xlabel = xlabel
+        self.threshold = threshold
 
     @classmethod
     def from_estimator(
@@ -111,12 +113,8 @@ class UncertaintyHistogramDisplay:
             Rows like the training data, but not from it.
         X_ood : array-like of shape (n_ood, ...)
             Other rows.
-        component : {"aleatoric", "epistemic", "total"}, default="epistemic"
+        component : {"aleatoric", "epistemic", "total", "doubt"}, default="epistemic"
             What to show.
-        ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
-        **kwargs : dict
-            Further arguments of `plot`.
 
         Returns
         -------
@@ -126,9 +124,12 @@ class UncertaintyHistogramDisplay:
         check_matplotlib(f"{cls.__name__}.from_estimator")
         check_component(component)
         both = [ask(estimator, X) for X in (X_id, X_ood)]
-        parts = [getattr(answers.uncertainty, component) for answers in both]
-        xlabel = label(component, unit_of(both[0].method))
-        return cls.from_predictions(*parts, xlabel=xlabel, ax=ax, **kwargs)
+        parts = [answers.uncertainty._part(component) for answers in both]
+        options = {
+            "xlabel": label(component, unit_of(both[0].method)),
+            "threshold": threshold_of(both[0].method, component),
+        }
+        return cls.from_predictions(*parts, ax=ax, **{**options, **kwargs})
 
     @classmethod
     def from_predictions(
@@ -137,6 +138,7 @@ class UncertaintyHistogramDisplay:
         uncertainty_ood: Any,
         *,
         xlabel: str = "uncertainty",
+        threshold: float | None = None,
         ax: Axes | None = None,
         **kwargs: Any,
     ) -> Self:
@@ -148,12 +150,8 @@ class UncertaintyHistogramDisplay:
             Uncertainty of rows like the training data, or any score that is low for them.
         uncertainty_ood : array-like of shape (n_ood,)
             Uncertainty of other rows.
-        xlabel : str, default="uncertainty"
-            What is shown, and its unit.
-        ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
-        **kwargs : dict
-            Further arguments of `plot`.
+        threshold : float, default=None
+            A value to be marked by a line, such as ``est.threshold(0.95, component="epistemic")``.
 
         Returns
         -------
@@ -165,7 +163,9 @@ class UncertaintyHistogramDisplay:
         unknown = check_vector(uncertainty_ood, "uncertainty_ood")
         is_unknown = np.repeat([False, True], [len(known), len(unknown)])
         auroc = roc_auc_score(is_unknown, np.concatenate([known, unknown]))
-        return cls(known, unknown, auroc=float(auroc), xlabel=xlabel).plot(ax, **kwargs)
+        return cls(known, unknown, auroc=float(auroc), xlabel=xlabel, threshold=threshold).plot(
+            ax, **kwargs
+        )
 
     def plot(
         self, ax: Axes | None = None, *, bins: Any = 30, log: bool = False, **kwargs: Any
@@ -174,8 +174,6 @@ class UncertaintyHistogramDisplay:
 
         Parameters
         ----------
-        ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
         bins : int or array-like of shape (n_bins + 1,), default=30
             Number of bars, or their edges.
         log : bool, default=False
@@ -193,7 +191,7 @@ class UncertaintyHistogramDisplay:
         ax = axes_or_new(ax)
         both = np.concatenate([self.uncertainty_id, self.uncertainty_ood])
         shown, _ = within_range(both)
-        self.bins_ = _bin_edges(shown, bins, log)
+        self.bins_ = bin_edges(shown, bins, log)
         for values, name, colour in (
             (self.uncertainty_id, "in distribution", BLUE),
             (self.uncertainty_ood, "out of distribution", RED),
@@ -217,6 +215,9 @@ class UncertaintyHistogramDisplay:
                 weights=np.full(len(values), 1 / len(values)),
                 **options,
             )
+        if self.threshold is not None and self.bins_[0] <= self.threshold <= self.bins_[-1]:
+            style: Any = {"color": "black", "linestyle": "--", "linewidth": 1.0}
+            ax.axvline(self.threshold, label=f"threshold {self.threshold:.3g}", **style)
         ax.set(xlabel=self.xlabel, ylabel="share of rows", xscale="log" if log else "linear")
         remove_frame(ax)
         title = None if self.auroc is None else f"AUROC = {self.auroc:.3f}"
@@ -225,6 +226,7 @@ class UncertaintyHistogramDisplay:
         return self
 
 
+@documented(DISPLAY)
 class AccuracyRejectionDisplay:
     """Accuracy of what is left when the most uncertain rows are rejected.
 
@@ -246,10 +248,7 @@ class AccuracyRejectionDisplay:
 
     Attributes
     ----------
-    ax_ : matplotlib Axes
-        Where it was drawn.
-    figure_ : matplotlib Figure
-        The figure.
+    ax_
     line_ : matplotlib Line2D
         The curve.
 
@@ -309,14 +308,10 @@ class AccuracyRejectionDisplay:
             Test rows.
         y : array-like of shape (n_samples,)
             Their true classes.
-        component : {"aleatoric", "epistemic", "total"}, default="total"
+        component : {"aleatoric", "epistemic", "total", "doubt"}, default="total"
             What rows are rejected by, as for `rejection_scorer`.
         name : str, default=None
             What the legend calls the curve; None takes the name of the class.
-        ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
-        **kwargs : dict
-            Further arguments of `plot`.
 
         Returns
         -------
@@ -339,7 +334,8 @@ class AccuracyRejectionDisplay:
         predicted, uncertainty = method.predict(rows, return_uncertainty=True)
         return cls.from_predictions(
             correct(predicted, y),
-            getattr(uncertainty, component),
+            uncertainty._part(component),
+            threshold=threshold_of(method, component),
             name=type(method).__name__ if name is None else name,
             ax=ax,
             **kwargs,
@@ -366,12 +362,6 @@ class AccuracyRejectionDisplay:
             What rows are rejected by, the highest first.
         threshold : float, default=None
             Rows whose uncertainty is above it are rejected: marked on the curve.
-        name : str, default=None
-            What the legend calls the curve.
-        ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
-        **kwargs : dict
-            Further arguments of `plot`.
 
         Returns
         -------
@@ -428,16 +418,3 @@ class AccuracyRejectionDisplay:
             ax.legend(loc="best", frameon=False)
         self.ax_, self.figure_ = ax, ax.figure
         return self
-
-
-def _bin_edges(values: np.ndarray, bins: Any, log: bool) -> np.ndarray:
-    """Return the edges of the bars, the same for both histograms."""
-    if not log or np.ndim(bins):
-        return np.histogram_bin_edges(values, bins)
-    if values.min() < 0 or values.max() <= 0:
-        raise ValueError(
-            "log=True needs uncertainties that are positive somewhere and negative nowhere; these "
-            f"lie between {values.min():.3g} and {values.max():.3g}."
-        )
-    low = max(values[values > 0].min(), values.max() / _MAX_RATIO)
-    return 10 ** np.histogram_bin_edges(np.log10(values.clip(low)), bins)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from sklearn.utils import check_consistent_length
 
+from .._documented import DISPLAY, documented
 from .._messages import shown
 from ..base._data import one_row
 from ..base._inside import method_and_rows
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _LINEAR_SHARE = 1e-3
 
 
+@documented(DISPLAY)
 class SearchTraceDisplay:
     """Divergence against loss increase along the searches of one row.
 
@@ -50,10 +52,7 @@ class SearchTraceDisplay:
 
     Attributes
     ----------
-    ax_ : matplotlib Axes
-        Where it was drawn.
-    figure_ : matplotlib Figure
-        The figure.
+    ax_
     lines_ : list of matplotlib Line2D
         A line for each search.
     slack_ : matplotlib Line2D or None
@@ -100,10 +99,6 @@ class SearchTraceDisplay:
             A fitted one, or a pipeline that ends in one.
         x : array-like of shape (n_features,) or (1, ...)
             The row.
-        ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
-        **kwargs : dict
-            Further arguments of `plot`.
 
         Returns
         -------
@@ -142,14 +137,6 @@ class SearchTraceDisplay:
             For each search, how far the models it met are from the given network.
         loss_increase : sequence of array-like of shape (n_steps + 1,)
             What they cost on the training data.
-        targets : sequence of length n_searches, default=None
-            What each search has looked for, such as a class.
-        slack : float, default=None
-            Loss increase up to which a model counts as one that explains the data.
-        ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
-        **kwargs : dict
-            Further arguments of `plot`.
 
         Returns
         -------
@@ -183,8 +170,6 @@ class SearchTraceDisplay:
 
         Parameters
         ----------
-        ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
         xscale : {"auto", "symlog", "linear", "log"}, default="auto"
             Scale of the loss increase. "symlog" is linear up to the slack and logarithmic beyond;
             "auto" chooses it where searches go beyond ten times the slack, and "linear" elsewhere.

@@ -8,6 +8,7 @@ import numpy as np
 from sklearn.base import is_classifier
 from sklearn.utils import check_consistent_length
 
+from .._documented import DISPLAY, documented
 from .._messages import shown
 from ..base._data import one_row
 from ..base._inside import method_and_rows
@@ -30,6 +31,7 @@ _CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(3) / 2]])
 _FAINTEST = 0.12
 
 
+@documented(DISPLAY)
 class SimplexDisplay:
     """Predictions of found models on the triangle of three probabilities.
 
@@ -52,10 +54,7 @@ class SimplexDisplay:
 
     Attributes
     ----------
-    ax_ : matplotlib Axes
-        Where it was drawn.
-    figure_ : matplotlib Figure
-        The figure.
+    ax_
     points_ : list of matplotlib PathCollection
         The models, a collection for each target.
     given_ : matplotlib PathCollection or None
@@ -115,10 +114,6 @@ class SimplexDisplay:
         classes : sequence of length 3, default=None
             Classes to show; probabilities are normalised to them, and searches for other classes
             are left out. None shows all, if there are three.
-        ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
-        **kwargs : dict
-            Further arguments of `plot`.
 
         Returns
         -------
@@ -164,16 +159,8 @@ class SimplexDisplay:
             Probabilities predicted by the models; rows are normalised.
         targets : array-like of shape (n_models,), default=None
             What to colour the models by, such as the class that a search has attacked.
-        given : array-like of shape (3,), default=None
-            Prediction of the given network.
-        weights : array-like of shape (n_models,), default=None
-            How much each model counts; light ones are drawn faintly.
         classes : sequence of length 3, default=None
             Labels of the corners; None numbers them.
-        ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
-        **kwargs : dict
-            Further arguments of `plot`.
 
         Returns
         -------
@@ -201,8 +188,6 @@ class SimplexDisplay:
 
         Parameters
         ----------
-        ax : matplotlib Axes, default=None
-            Where to draw; None makes a new figure.
         **kwargs : dict
             Arguments of ``ax.scatter`` for the models, such as ``s``.
 

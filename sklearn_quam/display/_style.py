@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 # The palette of Okabe and Ito, which colour-blind readers can tell apart; its black marks the
 # given network, and its yellow is too faint on white.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+# Values below the largest one by more than this factor share the first bar of a log axis.
+_MAX_RATIO = 1e9
 BLUE, RED = PALETTE[:2]
 GIVEN = "#000000"
 GREY = "#808080"
@@ -175,3 +177,16 @@ def _columns_that_fit(labels: Sequence[str], width: float) -> int:
 def as_text(value: Any) -> str:
     """Return a label as it is written in a figure: long fractions are rounded."""
     return f"{value:.3g}" if isinstance(value, float | np.floating) else str(value)
+
+
+def bin_edges(values: np.ndarray, bins: Any, log: bool) -> np.ndarray:
+    """Return the edges of the bars of several histograms."""
+    if not log or np.ndim(bins):
+        return np.histogram_bin_edges(values, bins)
+    if values.min() < 0 or values.max() <= 0:
+        raise ValueError(
+            "log=True needs uncertainties that are positive somewhere and negative nowhere; these "
+            f"lie between {values.min():.3g} and {values.max():.3g}."
+        )
+    low = max(values[values > 0].min(), values.max() / _MAX_RATIO)
+    return 10 ** np.histogram_bin_edges(np.log10(values.clip(low)), bins)

@@ -120,7 +120,9 @@ def on_grid(uncertainty: Any, shape: tuple[int, ...]) -> Uncertainty:
     wanted = f"uncertainty must hold three arrays with {math.prod(shape)} numbers each"
     if isinstance(uncertainty, np.ndarray) and uncertainty.ndim:
         uncertainty = tuple(uncertainty)
-    if not isinstance(uncertainty, (tuple, list)) or len(uncertainty) != 3:
+    if isinstance(uncertainty, Uncertainty):
+        uncertainty = tuple(uncertainty._columns().values())
+    if not isinstance(uncertainty, (tuple, list)) or len(uncertainty) not in (3, 4):
         raise ValueError(f"{wanted}, as predict_uncertainty returns them.")
     parts = [numbers(part, "uncertainty") for part in uncertainty]
     if any(part.size != math.prod(shape) for part in parts):

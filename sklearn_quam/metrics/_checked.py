@@ -25,6 +25,14 @@ def numbers(values: Any, name: str, *, finite: bool = True) -> np.ndarray:
         raise
 
 
+def column(values: Any, name: str, low: float = -np.inf, high: float = np.inf) -> np.ndarray:
+    """Return numbers within limits as an array of shape (n_samples,)."""
+    values = numbers(values, name)
+    if values.min() < low or values.max() > high:
+        raise ValueError(f"{name} must lie between {low} and {high}.")
+    return column_or_1d(values)
+
+
 def labels_in(values: Any, name: str) -> np.ndarray:
     """Return labels of any kind as an array of shape (n_samples,)."""
     values = column_or_1d(plain(values, name))

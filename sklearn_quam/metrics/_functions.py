@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any
 
 import numpy as np
 from sklearn.metrics import auc, precision_recall_curve, roc_curve
-from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_consistent_length, column_or_1d
+from sklearn.utils._param_validation import Interval
+from sklearn.utils.validation import check_consistent_length
 
 from .._messages import checked_arguments, shown
-from ._checked import labels_in, numbers
+from ._checked import column, labels_in, numbers
 
 # True positive rates are ratios of counts; what differs by less is the same but for rounding.
 _SAME_RATE = 1e-12
-# Probabilities of a network that works in half precision sum to one only so far.
-_SUM_TOLERANCE = 1e-2
 _ARRAY = ["array-like"]
-_ARRAY_OR_NONE = ["array-like", None]
-_COUNT = [Interval(Integral, 1, None, closed="left")]
 _checked = partial(checked_arguments, prefer_skip_nested_validation=True)
 
 
@@ -116,7 +112,7 @@ def accuracy_rejection_curve(y_correct: Any, uncertainty: Any) -> tuple[np.ndarr
     >>> accuracy_rejection_curve([True, False, True, True], [1, 4, 2, 3])
     (array([0.25, 0.5 , 0.75, 1.  ]), array([1.  , 1.  , 1.  , 0.75]))
     """
-    accuracy = _means_of_most_certain(_column(y_correct, "y_correct", 0, 1), uncertainty)
+    accuracy = _means_of_most_certain(column(y_correct, "y_correct", 0, 1), uncertainty)
     return np.arange(1, len(accuracy) + 1) / len(accuracy), accuracy
 
 
@@ -206,52 +202,6 @@ def excess_risk_coverage_auc(loss: Any, uncertainty: Any) -> float:
     return scale * max(float(excess.mean()), 0.0)
 
 
-@_checked(
-    {"y_true": _ARRAY, "y_proba": _ARRAY, "labels": _ARRAY_OR_NONE}
-    | {"n_bins": _COUNT, "strategy": [StrOptions({"uniform", "quantile"})]}
-)
-def expected_calibration_error(
-    y_true: Any, y_proba: Any, *, n_bins: int = 15, strategy: str = "uniform", labels: Any = None
-) -> float:
-    """Return how far the confidence in the most probable label is from its accuracy.
-
-    Rows are put into bins by that confidence; the error is the distance between the mean
-    confidence and the accuracy of a bin, averaged over rows.
-
-    Parameters
-    ----------
-    y_true : array-like of shape (n_samples,)
-        Labels of any kind.
-    y_proba : array-like of shape (n_samples,) or (n_samples, n_classes)
-        Predicted probabilities, of the second of two labels or of all.
-    n_bins : int, default=15
-        Number of bins.
-    strategy : {"uniform", "quantile"}, default="uniform"
-        Bins of equal width between 0 and 1, or with equally many rows. A probability on an edge
-        belongs to the lower bin.
-    labels : array-like of shape (n_classes,), default=None
-        Labels of the columns, in their order; None means the sorted labels of ``y_true``.
-
-    Returns
-    -------
-    float
-        The error, between 0 and 1.
-
-    Examples
-    --------
-    >>> from sklearn_quam.metrics import expected_calibration_error
-    >>> expected_calibration_error(["no", "no", "yes", "no"], [0.25, 0.25, 0.75, 0.75])
-    0.0
-    """
-    confidence, is_correct = _most_probable(y_true, y_proba, labels)
-    edges = np.linspace(0, 1, n_bins + 1)
-    if strategy == "quantile":
-        edges = np.quantile(confidence, edges)
-    bins = np.searchsorted(edges[1:-1], confidence, side="left")
-    gaps = np.bincount(bins, weights=is_correct - confidence)
-    return float(np.abs(gaps).sum() / len(confidence))
-
-
 @_checked({"y_true": _ARRAY, "mean": _ARRAY, "variance": ["array-like", Real]})
 def gaussian_log_score(y_true: Any, mean: Any, variance: Any) -> float:
     """Return the mean logarithm of the density of Gaussian predictions; higher is better.
@@ -313,23 +263,16 @@ def interval_coverage(y_true: Any, lower: Any, upper: Any) -> float:
     return float(((lower <= y_true) & (y_true <= upper)).mean())
 
 
-def _column(values: Any, name: str, low: float = -np.inf, high: float = np.inf) -> np.ndarray:
-    values = numbers(values, name)
-    if values.min() < low or values.max() > high:
-        raise ValueError(f"{name} must lie between {low} and {high}.")
-    return column_or_1d(values)
-
-
 def _scaled(loss: Any) -> tuple[np.ndarray, float]:
     """Return losses of at most one, and their unit: the sum of large ones may be no number."""
-    loss = _column(loss, "loss", 0)
+    loss = column(loss, "loss", 0)
     scale = max(float(loss.max()), 1.0)
     return loss / scale, scale
 
 
 def _check_detection(y_true: Any, y_score: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return which rows are positive, and the scores."""
-    y_true, y_score = labels_in(y_true, "y_true"), _column(y_score, "y_score")
+    y_true, y_score = labels_in(y_true, "y_true"), column(y_score, "y_score")
     check_consistent_length(y_true, y_score)
     found = set(y_true.tolist())
     if not (found <= {0, 1} or found <= {-1, 1}):
@@ -360,40 +303,9 @@ def _check_same_shape(**arrays: Any) -> list[np.ndarray]:
 
 def _means_of_most_certain(values: np.ndarray, uncertainty: Any) -> np.ndarray:
     """Return the mean of the 1, 2, ... most certain rows' values."""
-    uncertainty = _column(uncertainty, "uncertainty")
+    uncertainty = column(uncertainty, "uncertainty")
     check_consistent_length(values, uncertainty)
     _, groups, counts = np.unique(uncertainty, return_inverse=True, return_counts=True)
     # Rows of equal uncertainty count as much as each other: what a random order has on average.
     group_means = np.bincount(groups, weights=values) / counts
     return np.cumsum(np.repeat(group_means, counts)) / np.arange(1, len(values) + 1)
-
-
-def _most_probable(y_true: Any, y_proba: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return the largest probability of each row, and whether its label is the true one."""
-    y_true, y_proba = labels_in(y_true, "y_true"), numbers(y_proba, "y_proba")
-    check_consistent_length(y_true, y_proba)
-    if y_proba.ndim > 2:
-        raise ValueError(f"y_proba must have one or two dimensions, got {y_proba.ndim}.")
-    if y_proba.min() < 0 or y_proba.max() > 1:
-        raise ValueError("y_proba must lie between 0 and 1.")
-    if y_proba.ndim == 1 or y_proba.shape[1] == 1:
-        y_proba = np.column_stack([1 - y_proba.ravel(), y_proba.ravel()])
-    if np.abs(y_proba.sum(axis=1) - 1).max() > _SUM_TOLERANCE:
-        raise ValueError("The rows of y_proba must sum to one.")
-    try:
-        columns = np.unique(y_true) if labels is None else labels_in(labels, "labels")
-    except TypeError as error:  # numbers and texts have no order
-        raise TypeError(
-            "y_true holds labels of several kinds: name the columns by labels=."
-        ) from error
-    if not len(set(columns.tolist())) == len(columns) == y_proba.shape[1]:
-        raise ValueError(
-            f"y_proba is about {y_proba.shape[1]} classes, but there are {len(columns)} labels "
-            f"({shown(columns.tolist())}); name each column once with labels=."
-        )
-    unknown = set(y_true.tolist()) - set(columns.tolist())
-    if unknown:
-        raise ValueError(
-            f"y_true holds labels without a column: {shown(sorted(unknown, key=str))}."
-        )
-    return y_proba.max(axis=1), columns[y_proba.argmax(axis=1)] == y_true

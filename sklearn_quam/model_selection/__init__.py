@@ -13,15 +13,19 @@ from ._comparison import compare_uncertainty
 from ._reject import RejectOptionClassifier
 from ._scorers import (
     log_score_scorer,
+    make_failure_scorer,
     make_ood_scorer,
     misclassification_scorer,
     rejection_scorer,
 )
+from ._transformer import UncertaintyTransformer
 
 __all__ = [
     "RejectOptionClassifier",
+    "UncertaintyTransformer",
     "compare_uncertainty",
     "log_score_scorer",
+    "make_failure_scorer",
     "make_ood_scorer",
     "misclassification_scorer",
     "rejection_scorer",

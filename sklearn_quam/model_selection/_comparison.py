@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.base import clone, is_classifier, is_outlier_detector
@@ -22,8 +21,8 @@ from .._network.adapters import is_fitted, is_pretrained, split_pipeline
 from .._network.cut.remembered import module_digest
 from .._network.outputs import NETWORK_ERRORS
 from .._posterior.progress import tracked
+from .._posterior.results import COMPONENTS
 from ..base._inside import (
-    COMPONENT,
     METHOD_OR_DETECTOR,
     as_labels,
     as_values,
@@ -40,21 +39,28 @@ from ..baselines import ReferenceClassifier, ReferenceRegressor
 from ..exceptions import UncertaintyWarning
 from ..metrics import (
     accuracy_rejection_auc,
+    augrc,
     bootstrap_interval,
+    classwise_calibration_error,
     expected_calibration_error,
     gaussian_log_score,
+    rank_correlation,
     risk_coverage_auc,
+    smooth_calibration_error,
 )
 from ..metrics._detection import DETECTION_METRICS
-
-if TYPE_CHECKING:
-    import pandas as pd
+from ..ood._core.once import clock, read_once
+from ._summary import Comparison
 
 _checked = partial(checked_arguments, prefer_skip_nested_validation=False)
 _ENTROPY = "entropy of the network"
 _DETECTION = ("roc_auc", "aupr", "fpr95")
-_OF_PREDICTIONS = ("accuracy", "accuracy_rejection_auc", "risk_coverage_auc", "ece", "log_score")
-_METRICS = (*_DETECTION, *_OF_PREDICTIONS)
+_OF_PREDICTIONS = ("augrc", "accuracy", "accuracy_rejection_auc", "risk_coverage_auc", "ece")
+_CALIBRATION = ("smooth_ece", "classwise_ece", "log_score")
+_METRICS = (*_DETECTION, *_OF_PREDICTIONS, *_CALIBRATION, "rank_correlation")
+_CONFIDENCE = "1 - max p of the network"
+# What rows are ranked by that are no part of an uncertainty.
+_AUTO, _RISK = "auto", "1 - max p"
 # What becomes a line of the table: a method that fails leaves the others alone.
 _METHOD_ERRORS = (*NETWORK_ERRORS, MemoryError)
 
@@ -67,6 +73,8 @@ class _Answers(NamedTuple):
     prediction: np.ndarray | None
     variance: np.ndarray | None
     rows_per_second: float
+    component: str = "score"
+    uncertainty: Any = None
 
 
 @dataclass(frozen=True)
@@ -74,6 +82,7 @@ class _Comparison:
     """The data and options that all methods of a comparison share."""
 
     data: tuple[Any, Any, Any, Any]
+    held_out: dict[str, Any]
     ood_sets: dict[str, Any]
     classification: bool
     bootstrap: dict[str, Any]
@@ -82,28 +91,31 @@ class _Comparison:
     def judge(self, name: str, estimator: Any, component: str) -> tuple[list[dict], Any]:
         """Return a row for each task, and the estimator, fitted unless that failed."""
         row: dict[str, Any] = {"method": name, "component": component, "error": ""}
-        tasks = [*self.ood_sets, *["misclassification"] * self.classification, "rejection"]
+        of_classes = ["misclassification", "failures"] * self.classification
+        tasks = [*self.ood_sets, *of_classes, "rejection"]
         X_train, y_train, X_test, _ = self.data
         if estimator is None:
             reason = "There is no network to look at."
             return [row | {"task": task, "error": reason} for task in tasks], None
         try:
             if not is_fitted(estimator):
-                start = time.perf_counter()
-                estimator = clone(estimator).fit(X_train, y_train)
-                row["fit_seconds"] = time.perf_counter() - start
+                start = clock()
+                # Those inside of a pipeline are fitted without: it would not transform these rows.
+                held_out = self.held_out if hasattr(estimator, "predict_doubt") else {}
+                estimator = clone(estimator).fit(X_train, y_train, **held_out)
+                row["fit_seconds"] = clock() - start
             answers = self._ask(estimator, X_test, component, scored=True)
         except _METHOD_ERRORS as error:
             self._raise_unless_asked(error, name)
             row |= {"error": _reason(error), "failed": True}
             return [row | {"task": task} for task in tasks], estimator
         row["trains_again"] = getattr(answers.method, "_trains_again", False)
-        if not hasattr(answers.method, "predict_uncertainty"):
-            row["component"] = "score"
+        row["component"] = answers.component
+        asked: dict[str, _Answers] = {}
         rows = [row | {"task": task} for task in tasks]
         for row in rows:
             try:
-                for column, value in self._judge_task(row["task"], estimator, answers, component):
+                for column, value in self._judge_task(row["task"], estimator, answers, asked):
                     row[column] = value
             except UndefinedMetricWarning as reason:
                 row["error"] = str(reason)
@@ -122,27 +134,35 @@ class _Comparison:
     def _ask(self, estimator: Any, X: Any, component: str, *, scored: bool = False) -> _Answers:
         find = scored_method_and_rows if scored else method_and_rows
         method, rows = find(estimator, X, METHOD_OR_DETECTOR)
-        start = time.perf_counter()
+        start = clock()
         if _task_of(method) not in (None, "classifier" if self.classification else "regressor"):
             raise TypeError("Classifiers and regressors cannot be compared with each other.")
         if hasattr(method, "predict_uncertainty"):
             results = method._results(rows)
-            doubt = finite(getattr(results.uncertainty, component))
-            rate = len(doubt) / (time.perf_counter() - start)
-            return _Answers(method, doubt, results.prediction, results.variance, rate)
+            uncertainty = results.uncertainty
+            if component == _AUTO:
+                component = "epistemic" if uncertainty.doubt is None else "doubt"
+            if component == _RISK:
+                doubt = 1 - results.prediction.max(axis=1)
+            else:
+                doubt = finite(uncertainty._part(component))
+            rate = len(doubt) / (clock() - start)
+            found = (method, doubt, results.prediction, results.variance, rate)
+            return _Answers(*found, component, uncertainty)
         doubt = finite(-method.score_samples(rows))
-        rate = len(doubt) / (time.perf_counter() - start)
+        rate = len(doubt) / (clock() - start)
         # A detector around a network is judged by the network's predictions, others have none.
         proba = method._network_prediction(rows) if _task_of(method) else None
         return _Answers(method, doubt, proba, None, rate)
 
     def _judge_task(
-        self, task: str, estimator: Any, answers: _Answers, component: str
+        self, task: str, estimator: Any, answers: _Answers, asked: dict[str, _Answers]
     ) -> Iterator[tuple[str, float]]:
         """Yield columns and their values."""
         uncertainty, y_test = answers.doubt, self.data[-1]
         if task in self.ood_sets:
-            strange = self._ask(estimator, self.ood_sets[task], component)
+            component = answers.component
+            asked[task] = strange = self._ask(estimator, self.ood_sets[task], component)
             yield "rows_per_second", strange.rows_per_second
             is_ood = np.repeat([0, 1], [len(uncertainty), len(strange.doubt)])
             yield from self._detection(is_ood, np.concatenate([uncertainty, strange.doubt]))
@@ -163,11 +183,25 @@ class _Comparison:
         if task == "misclassification":
             yield from self._detection(~is_correct, uncertainty)
             return
+        if task == "failures":
+            unknown = [one.doubt for one in asked.values()]
+            doubt = np.concatenate([uncertainty, *unknown])
+            is_failure = np.r_[~is_correct, np.ones(len(doubt) - len(uncertainty), bool)]
+            yield from self._interval("augrc", augrc, is_failure.astype(float), doubt)
+            yield from self._detection(is_failure, doubt)
+            return
         yield from self._interval("accuracy", np.mean, is_correct.astype(float))
         rejection = (accuracy_rejection_auc, is_correct, uncertainty)
         yield from self._interval("accuracy_rejection_auc", *rejection)
         calibration = (expected_calibration_error, y_test, prediction)
         yield from self._interval("ece", *calibration, labels=method.classes_)
+        for column, metric in (
+            ("smooth_ece", smooth_calibration_error),
+            ("classwise_ece", classwise_calibration_error),
+        ):
+            yield column, metric(y_test, prediction, labels=method.classes_)
+        if answers.uncertainty is not None:
+            yield "rank_correlation", rank_correlation(*list(map(finite, answers.uncertainty))[:2])
         log_proba = log_probabilities(y_test, prediction, method.classes_)
         yield from self._interval("log_score", np.mean, log_proba)
 
@@ -257,8 +291,11 @@ def _entropy_of_network(estimator: Any) -> tuple[bytes, Any]:
     return digest, make_pipeline(*map(FrozenEstimator, transformers), reference)
 
 
+WHICH = [StrOptions({*COMPONENTS, _AUTO})]
+
+
 @_checked(
-    {"estimators": [dict, list], "component": COMPONENT, "random_state": ["random_state"]}
+    {"estimators": [dict, list], "component": WHICH, "random_state": ["random_state"]}
     | {"n_resamples": [Interval(Integral, 1, None, closed="left")], "verbose": ["verbose", None]}
     | {"confidence": [Interval(Real, 0, 1, closed="neither")]}
     | {"errors": [StrOptions({"raise", "warn"})]}
@@ -271,13 +308,15 @@ def compare_uncertainty(
     y_test: Any,
     X_ood: Any = None,
     *,
-    component: str = "epistemic",
+    X_val: Any = None,
+    y_val: Any = None,
+    component: str = "auto",
     n_resamples: int = 200,
     confidence: float = 0.95,
     random_state: Any = None,
     verbose: int | None = None,
     errors: str = "raise",
-) -> pd.DataFrame:
+) -> Comparison:
     """Compare how well several methods and detectors tell what is doubtful.
 
     Every method is asked once about each data set.
@@ -296,9 +335,11 @@ def compare_uncertainty(
         Held-out data of the same kind.
     X_ood : array-like of length n_ood, or dict of str to array-like, default=None
         Data of other kinds, which are to be told from X_test.
-    component : {"aleatoric", "epistemic", "total"}, default="epistemic"
-        Which uncertainty of the methods, in all tasks; `misclassification_scorer` and
-        `rejection_scorer` take the total one unless told otherwise.
+    X_val, y_val : array-likes of length n_val, default=None
+        Further held-out data, with which methods are fitted: they tell doubt then.
+    component : {"auto", "aleatoric", "epistemic", "total", "doubt"}, default="auto"
+        Which uncertainty of the methods, in all tasks. "auto" is doubt where it is known, else the
+        epistemic one.
     n_resamples : int, default=200
         Bootstrap resamples of the intervals; the same for all methods.
     confidence : float, default=0.95
@@ -313,11 +354,15 @@ def compare_uncertainty(
 
     Returns
     -------
-    pandas.DataFrame
-        A row for each ``method`` and ``task``. Tasks "ood:name" ("ood" for a single array) and
-        "misclassification" (classifiers) have ``roc_auc``, ``aupr`` and ``fpr95``. The task
-        "rejection" has ``accuracy``, ``accuracy_rejection_auc`` and ``ece`` (classifiers) or
-        ``risk_coverage_auc`` of squared errors (regressors), and ``log_score``. Detectors of
+    Comparison
+        Printed with a line for each method, tasks side by side; ``to_frame()`` returns that. Its
+        ``details`` have a row for each ``method`` and ``task``. Tasks "ood:name" ("ood" for a
+        single array), "misclassification" and "failures" (classifiers; mistakes and all unknown
+        rows together) have ``roc_auc``, ``aupr`` and ``fpr95``, the last one ``augrc``, too. The
+        task "rejection" has ``accuracy``, ``accuracy_rejection_auc``, ``ece``, ``smooth_ece``,
+        ``classwise_ece`` and the ``rank_correlation`` of both parts of the uncertainty
+        (classifiers) or ``risk_coverage_auc`` of squared errors (regressors), and ``log_score``.
+        Detectors of
         `sklearn_quam.ood` are judged by the predictions of their network; other detectors predict
         nothing, and have numbers for "ood" only. Each comes with
         ``_low`` and ``_high``, the ends of its interval; what does not apply is NaN. Predictions
@@ -328,9 +373,9 @@ def compare_uncertainty(
         ``trains_again``, whether the method takes further networks or training besides the given
         network; ``error``, which says why numbers are missing: a failure (with
         ``errors="warn"``), a test set without mistakes, or no network to look at.
-        The last rows are the entropy of the network (its total uncertainty, without any method;
-        its variance where a regressor has ``measure="variance"``), for each network if there are
-        several: the second and further ones name the first method that has it.
+        The last rows are the network alone: 1 - max p, and its entropy (the variance where a
+        regressor has ``measure="variance"``), for each network if there are several: the second
+        and further ones name the first method that has it.
 
     Examples
     --------
@@ -342,15 +387,13 @@ def compare_uncertainty(
     >>> net = MLPClassifier(solver="lbfgs", alpha=1.0, random_state=0).fit(X[::2], y[::2])
     >>> methods = {"Laplace": LaplaceClassifier(net, random_state=0)}
     >>> data = (X[::2], y[::2], X[1::2], y[1::2], 5 * X[1::2])
-    >>> frame = compare_uncertainty(methods, *data, n_resamples=20, random_state=0)
-    >>> frame[["method", "task"]]
-                       method               task
-    0                 Laplace                ood
-    1                 Laplace  misclassification
-    2                 Laplace          rejection
-    3  entropy of the network                ood
-    4  entropy of the network  misclassification
-    5  entropy of the network          rejection
+    >>> found = compare_uncertainty(methods, *data, n_resamples=20, random_state=0)
+    >>> list(found.to_frame().columns)
+    ['unknown', 'mistakes', 'both', 'augrc', 'accuracy', 'ece', 'log_score', 'rows_per_second']
+    >>> sorted(found.to_frame().index)
+    ['1 - max p of the network', 'Laplace', 'entropy of the network']
+    >>> list(found.details.task.unique())
+    ['ood', 'misclassification', 'failures', 'rejection']
     """
     import pandas as pd
 
@@ -363,20 +406,27 @@ def compare_uncertainty(
         sets["ood"] = X_ood
     classification = any(map(_is_for_classes, methods.values()))
     data = (X_train, y_train, X_test, y_test)
-    comparison = _Comparison(data, sets, classification, bootstrap, errors)
+    if (X_val is None) != (y_val is None):
+        raise ValueError("X_val and y_val go together: pass both or neither.")
+    held_out = {} if X_val is None else {"X_val": X_val, "y_val": y_val}
+    comparison = _Comparison(data, held_out, sets, classification, bootstrap, errors)
     rows: list[dict[str, Any]] = []
     networks: dict[bytes, tuple[str, Any]] = {}
-    for name, estimator in tracked(methods.items(), "Comparing", verbose, unit="method"):
-        judged, estimator = comparison.judge(name, estimator, component)
-        digest, reference = _entropy_of_network(estimator)
-        networks.setdefault(digest, (name, reference))
-        rows += judged
+    with read_once():
+        for name, estimator in tracked(methods.items(), "Comparing", verbose, unit="method"):
+            judged, estimator = comparison.judge(name, estimator, component)
+            digest, reference = _entropy_of_network(estimator)
+            networks.setdefault(digest, (name, reference))
+            rows += judged
     if len(networks) > 1:
         networks.pop(b"", None)
     for number, (name, reference) in enumerate(networks.values()):
-        label = f"{_ENTROPY} of {name}" if number else _ENTROPY
-        rows += comparison.judge(label, reference, "total")[0]
+        of_whom = f" of {name}" if number else ""
+        if classification:
+            rows += comparison.judge(_CONFIDENCE + of_whom, reference, _RISK)[0]
+        rows += comparison.judge(_ENTROPY + of_whom, reference, "total")[0]
     _warn_about_failures(rows)
     ends = [f"{metric}{end}" for metric in _METRICS for end in ("", "_low", "_high")]
     costs = ["rows_per_second", "fit_seconds", "trains_again"]
-    return pd.DataFrame(rows, columns=["method", "task", "component", *ends, *costs, "error"])
+    columns = ["method", "task", "component", *ends, *costs, "error"]
+    return Comparison(pd.DataFrame(rows, columns=columns), classification)

@@ -24,12 +24,17 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 from .._messages import ShortMessages, shown
 from .._network.inputs.layouts import from_tensor
 from .._network.inputs.sources import count_rows, some_rows
-from .._posterior.results import Uncertainty
 from .._typing import RandomState
-from ..base._inside import finite, opened, scored_method_and_rows
+from ..base._conformal import noise_and_calibration_rows
+from ..base._doubt import DoubtScale
+from ..base._inside import finite, method_and_rows, opened, scored_method_and_rows
 from ..base.checks.seen import warn_about_held_out_rows
 from ..exceptions import warn
 from ._thresholds import conformal_quantile, rows_for_risk, threshold_for_risk
+
+PARTS = {"auto", "total", "epistemic", "aleatoric"}
+# What has one of these can be asked which rows to reject.
+CLASSIFIER = ("predict_uncertainty", "predict_proba")
 
 
 class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
@@ -41,7 +46,8 @@ class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin,
     Parameters
     ----------
     estimator : estimator
-        A method of the package, such as `QUAMClassifier`, or a pipeline that ends in one.
+        A classifier with ``predict_proba``: a method of the package, such as `QUAMClassifier`, a
+        pipeline that ends in one, or any other.
     coverage : float, default=0.9
         Share of rows to answer for. The threshold is a conformal quantile: for new rows like those
         that were held out, the expected share is at least this.
@@ -50,9 +56,13 @@ class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin,
         used, as many rows as possible are answered for.
     threshold : float, default=None
         The threshold itself; nothing is chosen then.
-    doubt : {"total", "epistemic", "aleatoric"} or detector, default="total"
-        What is doubtful: a part of the uncertainty, or minus ``score_samples`` of a detector, which
-        is cloned and fitted to the same rows.
+    doubt : {"auto", "total", "epistemic", "aleatoric"} or detector, default="auto"
+        What is doubtful. "auto" is ``predict_doubt`` of a method of the package, which finds
+        mistakes and unknown rows; if the method was not fitted with ``X_val``, half of the rows
+        that are held out here measure doubt, and the other half chooses the threshold. For other
+        classifiers, and where no rows are held out, it is 1 - max p. Else a part of the
+        uncertainty, or minus ``score_samples`` of a detector, which is cloned and fitted to the
+        same rows.
     confidence : float, default=0.9
         With ``max_risk``: how sure it is to be kept. With probability ``confidence`` over the rows
         that are held out, the risk for new rows like these is at most ``max_risk``, however few
@@ -78,10 +88,12 @@ class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin,
         What `predict` returns for rows that are rejected.
     detector_ : estimator or None
         The fitted detector.
+    known_rows_ : ndarray of shape (n_known, 2) or None
+        Risk and epistemic uncertainty of held-out rows that measure doubt; None where none do.
     classes_ : ndarray of shape (n_classes,)
         Labels.
     threshold_ : float
-        Rows whose uncertainty is above it are rejected.
+        Rows whose doubt is above it are rejected.
     coverage_ : float
         Share of the held-out rows that were accepted; NaN where none was held out.
     risk_ : float
@@ -110,7 +122,7 @@ class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin,
         "coverage": [Interval(Real, 0, 1, closed="right")],
         "max_risk": [Interval(Real, 0, 1, closed="neither"), None],
         "threshold": [Real, None],
-        "doubt": [StrOptions(set(Uncertainty._fields)), HasMethods(["fit", "score_samples"])],
+        "doubt": [StrOptions(PARTS), HasMethods(["fit", "score_samples"])],
         "confidence": [Interval(Real, 0, 1, closed="neither")],
         "cv": [
             StrOptions({"prefit"}),
@@ -128,7 +140,7 @@ class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin,
         coverage: float = 0.9,
         max_risk: float | None = None,
         threshold: float | None = None,
-        doubt: Any = "total",
+        doubt: Any = "auto",
         confidence: float = 0.9,
         cv: Any = 0.25,
         reject_label: Any = None,
@@ -162,10 +174,7 @@ class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin,
         self : object
             The fitted classifier.
         """
-        if not is_classifier(opened(self.estimator)[1]):
-            raise TypeError(
-                f"Only classifiers can reject; {type(self.estimator).__name__} is none."
-            )
+        self._check_estimator()
         y = column_or_1d(from_tensor(y), warn=True)
         check_classification_targets(y)
         if self.max_risk is not None and self.threshold is not None:
@@ -178,19 +187,20 @@ class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin,
             )
         if np.ndim(self.reject_label):
             raise ValueError(f"reject_label={shown(self.reject_label)} is no single label.")
+        self.known_rows_: np.ndarray | None = None
         if self.cv == "prefit":
-            check_is_fitted(opened(self.estimator)[1])
+            check_is_fitted(self._inside())
             self.estimator_, self.detector_ = self.estimator, self._given_detector()
-            doubt, right = self._judge(X, y)
+            doubt, right = self._judge_held_out(X, y)
         elif self.threshold is not None:
             self._fit_both(X, y, **fit_params)
             doubt, right = np.empty(0), np.empty(0, dtype=bool)
         elif isinstance(self.cv, Real) and not isinstance(self.cv, Integral):
             split = StratifiedShuffleSplit(1, test_size=self.cv, random_state=self.random_state)
-            warn_about_held_out_rows(opened(self.estimator)[1])
+            warn_about_held_out_rows(self._inside())
             ((fit, held_out),) = self._splits(split, X, y)
             self._fit_both(*_some(X, y, fit), **fit_params)
-            doubt, right = self._judge(*_some(X, y, held_out))
+            doubt, right = self._judge_held_out(*_some(X, y, held_out))
         else:
             doubt, right = self._judge_folds(X, y)
             self._fit_both(X, y, **fit_params)
@@ -212,6 +222,21 @@ class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin,
         self.risk_ = float(1 - right[kept].mean()) if kept.any() else math.nan
         return self
 
+    def _inside(self) -> Any:
+        """Return the classifier inside of pipelines and searches."""
+        return opened(self.estimator, CLASSIFIER)[1]
+
+    def _check_estimator(self) -> None:
+        needs = "predict_uncertainty" if self._is_part() else "predict_proba"
+        if not is_classifier(opened(self.estimator, ("predict_uncertainty", needs))[1]):
+            raise TypeError(
+                f"Only classifiers can reject; {type(self.estimator).__name__} is none."
+            )
+
+    def _is_part(self) -> bool:
+        """Tell whether doubt is a part of the uncertainty."""
+        return isinstance(self.doubt, str) and self.doubt != "auto"
+
     def _fit_both(self, X: Any, y: Any, **fit_params: Any) -> None:
         self.estimator_ = clone(self.estimator).fit(X, y, **fit_params)
         self.detector_ = None if isinstance(self.doubt, str) else clone(self.doubt).fit(X, y)
@@ -224,18 +249,41 @@ class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin,
 
     def _judge(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return how doubtful rows are, and for which of them the answer is right."""
-        scored_method_and_rows(self.estimator_, X)
+        scored_method_and_rows(self.estimator_, X, CLASSIFIER)
         answer, doubt = self._answers(X)
-        return doubt, np.asarray(answer) == np.asarray(y)
+        return self._measured(doubt), np.asarray(answer) == np.asarray(y)
+
+    def _judge_held_out(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Return the same, of those rows that choose the threshold; others measure doubt."""
+        scored_method_and_rows(self.estimator_, X, CLASSIFIER)
+        answer, doubt = self._answers(X)
+        right = np.asarray(answer) == np.asarray(y)
+        if doubt.ndim == 1 or not doubt[:, 1].any():
+            return self._measured(doubt), right
+        measure, choose = noise_and_calibration_rows(len(doubt))
+        self.known_rows_ = doubt[measure]
+        return self._measured(doubt[choose]), right[choose]
+
+    def _measured(self, doubt: np.ndarray) -> np.ndarray:
+        """Return a number for each row."""
+        if doubt.ndim == 1:
+            return doubt
+        if self.known_rows_ is None:
+            return doubt[:, 0]
+        return DoubtScale.fit(*self.known_rows_.T).share(*doubt.T)
 
     def _judge_folds(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
         found = []
         folds = check_cv(self.cv, np.asarray(y), classifier=True)
         for fit, held_out in self._splits(folds, X, y):
             self._fit_both(*_some(X, y, fit))
-            found.append(self._judge(*_some(X, y, held_out)))
+            some, labels = _some(X, y, held_out)
+            scored_method_and_rows(self.estimator_, some, CLASSIFIER)
+            answer, doubt = self._answers(some)
+            found.append((doubt, np.asarray(answer) == np.asarray(labels)))
         doubt, right = (np.concatenate(part) for part in zip(*found, strict=True))
-        return doubt, right
+        self.known_rows_ = doubt if doubt.ndim > 1 else None
+        return self._measured(doubt), right
 
     def _splits(self, splitter: Any, X: Any, y: Any) -> list[tuple[np.ndarray, np.ndarray]]:
         """Return which rows are fitted and which are held out, once or more often."""
@@ -249,11 +297,20 @@ class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin,
         return found
 
     def _answers(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Return what the estimator predicts, and how doubtful that is."""
+        """Return what is predicted, and how doubtful it is: a number, or risk and uncertainty."""
         if self.detector_ is not None:
             return self.estimator_.predict(X), finite(-self.detector_.score_samples(X))
-        answer, uncertainty = self.estimator_.predict(X, return_uncertainty=True)
-        return answer, finite(getattr(uncertainty, self.doubt))
+        method, rows = method_and_rows(self.estimator_, X, CLASSIFIER)
+        if not hasattr(method, "predict_uncertainty"):
+            return method.predict(rows), 1 - method.predict_proba(rows).max(axis=1)
+        if self._is_part():
+            answer, uncertainty = method.predict(rows, return_uncertainty=True)
+            return answer, finite(uncertainty._part(self.doubt))
+        proba, uncertainty = method.predict_proba(rows, return_uncertainty=True)
+        risk, doubt = 1 - proba.max(axis=1), uncertainty.doubt
+        if doubt is None:
+            doubt = np.column_stack([risk, uncertainty.epistemic])
+        return method._decide(proba), doubt
 
     def _choose_threshold(self, doubt: np.ndarray, right: np.ndarray) -> float:
         if self.threshold is not None:
@@ -293,7 +350,7 @@ class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin,
             False for rows that are rejected.
         """
         check_is_fitted(self)
-        return self._answers(X)[1] <= self.threshold_
+        return self._measured(self._answers(X)[1]) <= self.threshold_
 
     def predict(self, X: Any) -> np.ndarray:
         """Return labels, and ``reject_label_`` for doubtful rows.
@@ -314,7 +371,7 @@ class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin,
         label = np.asarray(self.reject_label_)
         if not _fit_together(answer.dtype, label.dtype):
             answer = answer.astype(object)
-        return np.where(doubt <= self.threshold_, answer, label)
+        return np.where(self._measured(doubt) <= self.threshold_, answer, label)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -25,7 +25,13 @@ from ..base._inside import (
     squared_errors,
 )
 from ..base.checks.warned import warn_once
-from ..metrics import accuracy_rejection_auc, gaussian_log_score, risk_coverage_auc
+from ..metrics import (
+    accuracy_rejection_auc,
+    augrc,
+    failure_auroc,
+    gaussian_log_score,
+    risk_coverage_auc,
+)
 from ..metrics._detection import DETECTION_SCORERS
 
 _checked = partial(checked_arguments, prefer_skip_nested_validation=False)
@@ -61,7 +67,7 @@ def make_ood_scorer(
     X_ood : array-like of shape (n_ood, ...)
         Rows that are not from the distribution of the training data, as the estimator takes them:
         those to be found. The rows that the scorer is called with are the others.
-    component : {"aleatoric", "epistemic", "total"}, default="epistemic"
+    component : {"aleatoric", "epistemic", "total", "doubt"}, default="epistemic"
         Which uncertainty; detectors have only one score.
     metric : {"roc_auc", "average_precision", "aupr", "neg_fpr95"} or callable, default="roc_auc"
         Greater is better: "neg_fpr95" is minus the false positive rate at a true positive rate of
@@ -88,6 +94,63 @@ def make_ood_scorer(
     return _OODScorer(X_ood, component, metric)
 
 
+@dataclass(frozen=True, eq=False)
+class _FailureScorer:
+    """How well doubt finds mistakes and unknown rows; a class, so that it can be pickled."""
+
+    X_ood: Any = field(repr=False)
+    component: str
+    metric: str
+
+    def __call__(self, estimator: Any, X: Any, y: Any) -> float:
+        method, rows = scored_method_and_rows(estimator, X)
+        is_correct = correct(method.predict(rows), y)
+        known = doubt_of(method, rows, self.component)
+        unknown = doubt_of(estimator, self.X_ood, self.component)
+        if self.metric == "roc_auc":
+            return failure_auroc(is_correct, known, unknown)
+        loss = np.concatenate([~is_correct, np.ones(len(unknown), bool)]).astype(float)
+        return -augrc(loss, np.concatenate([known, unknown]))
+
+
+@_checked({"component": COMPONENT, "metric": [StrOptions({"roc_auc", "neg_augrc"})]})
+def make_failure_scorer(
+    X_ood: Any, *, component: str = "doubt", metric: str = "roc_auc"
+) -> Callable[..., float]:
+    """Make a scorer of how well uncertainty tells correct predictions from all failures.
+
+    Failures are mistakes among the rows that the scorer is called with, and all unknown rows.
+
+    Parameters
+    ----------
+    X_ood : array-like of shape (n_ood, ...)
+        Unknown rows, as the estimator takes them.
+    component : {"aleatoric", "epistemic", "total", "doubt"}, default="doubt"
+        Which uncertainty. Doubt takes ``X_val`` and ``y_val`` in ``fit``.
+    metric : {"roc_auc", "neg_augrc"}, default="roc_auc"
+        The AUROC of failures, or minus `augrc`. Greater is better.
+
+    Returns
+    -------
+    callable
+        To be called as ``scorer(estimator, X, y)``, and for ``scoring=``.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn_quam import LaplaceClassifier
+    >>> from sklearn_quam.model_selection import make_failure_scorer
+    >>> X, y = load_iris(return_X_y=True)
+    >>> est = LaplaceClassifier(random_state=0)
+    >>> est = est.fit(X[::3], y[::3], X_val=X[1::3], y_val=y[1::3])
+    >>> bool(make_failure_scorer(3 * X)(est, X[2::3], y[2::3]) > 0.8)
+    True
+    """
+    if not _num_samples(X_ood):
+        raise ValueError("X_ood has no rows.")
+    return _FailureScorer(X_ood, component, metric)
+
+
 @_checked({"component": COMPONENT})
 def misclassification_scorer(estimator: Any, X: Any, y: Any, *, component: str = "total") -> float:
     """Return how well the uncertainty tells mistakes from correct predictions (AUROC).
@@ -100,7 +163,7 @@ def misclassification_scorer(estimator: Any, X: Any, y: Any, *, component: str =
         Rows.
     y : array-like of shape (n_samples,)
         Their labels.
-    component : {"aleatoric", "epistemic", "total"}, default="total"
+    component : {"aleatoric", "epistemic", "total", "doubt"}, default="total"
         Which uncertainty; to choose for ``scoring=``, pass
         ``functools.partial(misclassification_scorer, component="epistemic")``.
 
@@ -137,7 +200,7 @@ def misclassification_scorer(estimator: Any, X: Any, y: Any, *, component: str =
             UndefinedMetricWarning,
         )
         return float("nan")
-    return float(roc_auc_score(is_mistake, getattr(uncertainty, component)))
+    return float(roc_auc_score(is_mistake, uncertainty._part(component)))
 
 
 @_checked({"component": COMPONENT})
@@ -152,7 +215,7 @@ def rejection_scorer(estimator: Any, X: Any, y: Any, *, component: str = "total"
         Rows.
     y : array-like of shape (n_samples,) or (n_samples, n_outputs)
         Their labels or values.
-    component : {"aleatoric", "epistemic", "total"}, default="total"
+    component : {"aleatoric", "epistemic", "total", "doubt"}, default="total"
         Which uncertainty; to choose for ``scoring=``, pass
         ``functools.partial(rejection_scorer, component="epistemic")``.
 
@@ -175,8 +238,8 @@ def rejection_scorer(estimator: Any, X: Any, y: Any, *, component: str = "total"
     method, rows = scored_method_and_rows(estimator, X)
     prediction, uncertainty = method.predict(rows, return_uncertainty=True)
     if is_classifier(method):
-        return accuracy_rejection_auc(correct(prediction, y), getattr(uncertainty, component))
-    return -risk_coverage_auc(squared_errors(y, prediction), getattr(uncertainty, component))
+        return accuracy_rejection_auc(correct(prediction, y), uncertainty._part(component))
+    return -risk_coverage_auc(squared_errors(y, prediction), uncertainty._part(component))
 
 
 def log_score_scorer(estimator: Any, X: Any, y: Any) -> float:

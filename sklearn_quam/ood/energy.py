@@ -10,9 +10,11 @@ import numpy as np
 from scipy.special import logsumexp
 from sklearn.utils._param_validation import Interval
 
+from .._documented import DETECTOR, documented
 from .._typing import Device, RandomState
-from ._detector import BaseDetector, FittedDetector, Score
-from ._reading import Reader, Seen
+from ._core.detector import BaseDetector
+from ._core.known import FittedDetector, Known, Score
+from ._core.reading import Seen
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,7 @@ class _Energy:
         return self.temperature * logsumexp(seen.logits / self.temperature, axis=1)
 
 
+@documented(DETECTOR)
 class EnergyDetector(BaseDetector):
     """Score rows by the log-sum-exp of their logits, minus their free energy.
 
@@ -31,31 +34,8 @@ class EnergyDetector(BaseDetector):
 
     Parameters
     ----------
-    estimator : estimator or torch.nn.Module, default=None
-        The network: a fitted one is taken as it is, an unfitted one is trained by `fit`. None
-        trains a small default network on scaled inputs.
     temperature : float, default=1.0
         What the logits are divided by, and the result multiplied with.
-    contamination : float, default=0.05
-        Share of known rows that `predict` flags.
-    link : str, default=None
-        What the network returns, as for `QUAMClassifier`.
-    output : str or int, default=None
-        Which output is meant, by its name or number, if the network returns several. None takes
-        ``logits``, or what comes first.
-    device : str or torch.device, default=None
-        Where to run; None stays where the network is.
-    random_state : int, RandomState instance or None, default=None
-        Seeds the training, if the network is trained.
-
-    Attributes
-    ----------
-    offset_ : float
-        Score below which a row is an outlier.
-    classes_ : ndarray of shape (n_classes,)
-        The labels.
-    estimator_ : estimator or torch.nn.Module
-        The network that was used.
 
     References
     ----------
@@ -90,13 +70,15 @@ class EnergyDetector(BaseDetector):
         device: Device = None,
         random_state: RandomState = None,
     ) -> None:
-        self.estimator = estimator
+        super().__init__(
+            estimator,
+            contamination=contamination,
+            link=link,
+            output=output,
+            device=device,
+            random_state=random_state,
+        )
         self.temperature = temperature
-        self.contamination = contamination
-        self.link = link
-        self.output = output
-        self.device = device
-        self.random_state = random_state
 
-    def _learn(self, seen: Seen, target: np.ndarray, reader: Reader) -> Score:  # noqa: ARG002
+    def _learn(self, known: Known) -> Score:  # noqa: ARG002
         return _Energy(self.temperature)

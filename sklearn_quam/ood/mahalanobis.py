@@ -8,28 +8,33 @@ from typing import Any, ClassVar
 
 import numpy as np
 from scipy.spatial.distance import cdist
-from sklearn.covariance import ledoit_wolf_shrinkage
 from sklearn.utils._param_validation import Interval, StrOptions
 
+from .._documented import DETECTOR, documented
 from .._typing import Device, RandomState
-from ._detector import BaseDetector, FittedDetector, Score, cross_fitted
-from ._geometry import Precision, precision_of
-from ._reading import Reader, Seen
+from ._core.detector import BaseDetector
+from ._core.features import AnyReader
+from ._core.geometry import Precision, oas_shrinkage, precision_of, unit_length
+from ._core.known import FittedDetector, Known
+from ._core.moments import MomentDetector, Moments, moments_of
+from ._core.reading import INPUT, Seen
 
 _ROWS = 1000  # whose distances from all means are held together
 
 
 @dataclass(frozen=True, eq=False)
 class _Distance:
-    means: np.ndarray
+    moments: Moments
     within: Precision
-    centre: np.ndarray
     overall: Precision | None
+    normalize: bool
 
     def __call__(self, seen: Seen) -> np.ndarray:
+        centre = self.moments.together().means[0]
+        features = unit_length(seen.features) if self.normalize else seen.features
         # In units of the covariance once, not once for each of what may be a thousand classes.
-        means = self.within.in_units(self.means - self.centre)
-        rows = self.within.in_units(seen.features - self.centre)
+        means = self.within.in_units(self.moments.means[self.moments.counts > 0] - centre)
+        rows = self.within.in_units(features - centre)
         nearest = np.concatenate(
             [
                 cdist(rows[start : start + _ROWS], means, "sqeuclidean").min(axis=1)
@@ -38,57 +43,37 @@ class _Distance:
         )
         if self.overall is None:
             return -nearest
-        return self.overall.squared_length(seen.features - self.centre) - nearest
+        return self.overall.squared_length(features - centre) - nearest
 
 
-class MahalanobisDetector(BaseDetector):
+@documented(DETECTOR)
+class MahalanobisDetector(MomentDetector):
     """Score rows by minus the distance from the nearest class mean.
 
     Features of each class are taken for Gaussians with the covariance that all classes share; the
-    score is minus the squared Mahalanobis distance from the nearest of their means.
+    score is minus the squared Mahalanobis distance from the nearest of their means. Features are
+    divided by their length first (Mahalanobis++). `partial_fit` takes training rows batch by batch.
 
     Parameters
     ----------
-    estimator : estimator or torch.nn.Module, default=None
-        The network: a fitted one is taken as it is, an unfitted one is trained by `fit`. None
-        trains a small default network on scaled inputs.
-    layer : str or list of str, default="penultimate"
-        Where the features are taken: "penultimate" is what the last layer takes, "input" what
-        the network takes, and a name of a submodule means what that returns, averaged over
-        places or tokens. Features of several layers are put side by side.
+    normalize : bool or "auto", default="auto"
+        Whether features are divided by their length, which tells little about how known a row is.
+        "auto" does so for all layers but inputs.
     relative : bool, default=False
         Whether the squared distance from the mean of all rows, with the covariance of all rows, is
         subtracted: directions that do not tell the classes apart then count little.
     shrinkage : "auto" or float, default="auto"
         How far covariances are shrunk to a multiple of the identity, between 0 and 1; "auto" takes
-        Ledoit's and Wolf's estimate. Both covariances are shrunk by the same, so that
-        rows do not look the more normal the farther away they are.
-    contamination : float, default=0.05
-        Share of known rows that `predict` flags.
-    link : str, default=None
-        What the network returns, as for `QUAMClassifier`.
-    output : str or int, default=None
-        Which output is meant, by its name or number, if the network returns several. None takes
-        ``logits``, or what comes first.
-    device : str or torch.device, default=None
-        Where to run; None stays where the network is.
-    random_state : int, RandomState instance or None, default=None
-        Seeds the training, if the network is trained.
-
-    Attributes
-    ----------
-    offset_ : float
-        Score below which a row is an outlier.
-    classes_ : ndarray of shape (n_classes,)
-        The labels.
-    estimator_ : estimator or torch.nn.Module
-        The network that was used.
+        the oracle approximating estimate. Both covariances are shrunk by the same, so that rows do
+        not look the more normal the farther away they are.
 
     References
     ----------
     Lee, Lee, Lee and Shin, "A Simple Unified Framework for Detecting Out-of-Distribution Samples
     and Adversarial Attacks", NeurIPS 2018; Ren et al., "A Simple Fix to Mahalanobis Distance for
-    Improving Near-OOD Detection", 2021.
+    Improving Near-OOD Detection", 2021; Mueller and Hein, "Mahalanobis++: Improving OOD Detection
+    via Feature Normalization", ICML 2025; Chen, Wiesel, Eldar and Hero, "Shrinkage Algorithms for
+    MMSE Covariance Estimation", 2010.
 
     Examples
     --------
@@ -106,6 +91,7 @@ class MahalanobisDetector(BaseDetector):
     _parameter_constraints: ClassVar[dict] = {
         **BaseDetector._parameter_constraints,
         "layer": [str, list, tuple],
+        "normalize": ["boolean", StrOptions({"auto"})],
         "relative": ["boolean"],
         "shrinkage": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="both")],
     }
@@ -115,6 +101,7 @@ class MahalanobisDetector(BaseDetector):
         estimator: Any = None,
         *,
         layer: str | list[str] = "penultimate",
+        normalize: bool | str = "auto",
         relative: bool = False,
         shrinkage: str | float = "auto",
         contamination: float = 0.05,
@@ -123,42 +110,43 @@ class MahalanobisDetector(BaseDetector):
         device: Device = None,
         random_state: RandomState = None,
     ) -> None:
-        self.estimator = estimator
+        super().__init__(
+            estimator,
+            contamination=contamination,
+            link=link,
+            output=output,
+            device=device,
+            random_state=random_state,
+        )
         self.layer = layer
+        self.normalize = normalize
         self.relative = relative
         self.shrinkage = shrinkage
-        self.contamination = contamination
-        self.link = link
-        self.output = output
-        self.device = device
-        self.random_state = random_state
 
-    def _learn(self, seen: Seen, target: np.ndarray, reader: Reader) -> Score:  # noqa: ARG002
-        features = seen.features
-        present = np.unique(target)
-        means = np.stack([features[target == column].mean(axis=0) for column in present])
-        centred = features - means[np.searchsorted(present, target)]
-        shrinkage = self.shrinkage
-        if shrinkage == "auto":
-            shrinkage = ledoit_wolf_shrinkage(centred, assume_centered=True)
-        within = centred.T @ centred / len(centred)
-        added = float(shrinkage) * np.trace(within) / len(within)
-        centre = features.mean(axis=0)
+    def _needs_logits(self) -> bool:
+        return False
 
-        def shrunk(covariance: np.ndarray) -> Precision:
-            return precision_of((1 - float(shrinkage)) * covariance, added)
+    def _normalizes(self) -> bool:
+        """Tell whether features are divided by their length; that of an input tells much."""
+        layers = [self.layer] if isinstance(self.layer, str) else self.layer
+        return INPUT not in layers if self.normalize == "auto" else bool(self.normalize)
 
+    def _moments(self, known: Known) -> Moments:
+        features = known.seen.features
+        rows = unit_length(features) if self._normalizes() else features
+        return moments_of(rows, known.target, len(self.classes_))
+
+    def _score_of(self, moments: Moments, reader: AnyReader) -> _Distance:  # noqa: ARG002
+        scatter, n_rows = moments.scatter, moments.counts.sum()
+        assert scatter is not None
+        within = scatter / n_rows
+        chosen = self.shrinkage
+        shrinkage = oas_shrinkage(within, n_rows) if chosen == "auto" else float(chosen)
+        added = shrinkage * np.trace(within) / len(within)
         overall = None
         if self.relative:
-            around = features - centre
-            overall = shrunk(around.T @ around / len(around))
-        return _Distance(means, shrunk(within), centre, overall)
-
-    def _score_left_out(
-        self,
-        score: Score,  # noqa: ARG002
-        seen: Seen,
-        target: np.ndarray,
-        reader: Reader,
-    ) -> np.ndarray:
-        return cross_fitted(lambda some, own: self._learn(some, own, reader), seen, target)
+            total = moments.together().scatter
+            assert total is not None
+            overall = precision_of((1 - shrinkage) * total / n_rows, added)
+        within_classes = precision_of((1 - shrinkage) * within, added)
+        return _Distance(moments, within_classes, overall, self._normalizes())

@@ -8,15 +8,20 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.special import log_softmax
 
+from .._documented import DETECTOR, documented
 from .._typing import Device, RandomState
 from ..exceptions import warn
-from ._detector import BaseDetector, FittedDetector, Score
-from ._geometry import Precision, precision_of
-from ._reading import Reader, Seen
+from ._core.detector import BaseDetector
+from ._core.features import AnyReader
+from ._core.geometry import Precision, precision_of, unit_length
+from ._core.known import FittedDetector, Known
+from ._core.moments import MomentDetector, Moments, moments_of
+from ._core.reading import Seen
 
 
 @dataclass(frozen=True, eq=False)
 class _Regret:
+    moments: Moments
     precision: Precision
     normalize: bool
 
@@ -65,11 +70,11 @@ def _directions(features: np.ndarray, normalize: bool) -> np.ndarray:
     """Return what the last layer multiplies: features and a constant, or features of length one."""
     if not normalize:
         return np.column_stack([features, np.ones(len(features))])
-    length = np.linalg.norm(features, axis=1, keepdims=True)
-    return features / np.where(length > 0, length, 1)
+    return unit_length(features)
 
 
-class PNMLDetector(BaseDetector):
+@documented(DETECTOR)
+class PNMLDetector(MomentDetector):
     """Score rows by minus the regret of predictive normalised maximum likelihood.
 
     For each class, the last layer is trained to convergence on the training data and the row with
@@ -77,34 +82,12 @@ class PNMLDetector(BaseDetector):
     has a closed form: it is large where the features lie in a direction that the training data
     leave open, and zero where they determine the layer. QUAM asks a like question of all layers.
     It needs more training rows than the last layer has inputs, better many more, and warns else.
+    `partial_fit` takes them batch by batch.
 
     Parameters
     ----------
-    estimator : estimator or torch.nn.Module, default=None
-        The network: a fitted one is taken as it is, an unfitted one is trained by `fit`. None
-        trains a small default network on scaled inputs.
     normalize : bool, default=False
         Whether features have length one, as published; else a constant for the bias goes along.
-    contamination : float, default=0.05
-        Share of known rows that `predict` flags.
-    link : str, default=None
-        What the network returns, as for `QUAMClassifier`.
-    output : str or int, default=None
-        Which output is meant, by its name or number, if the network returns several. None takes
-        ``logits``, or what comes first.
-    device : str or torch.device, default=None
-        Where to run; None stays where the network is.
-    random_state : int, RandomState instance or None, default=None
-        Seeds the training, if the network is trained.
-
-    Attributes
-    ----------
-    offset_ : float
-        Score below which a row is an outlier.
-    classes_ : ndarray of shape (n_classes,)
-        The labels.
-    estimator_ : estimator or torch.nn.Module
-        The network that was used.
 
     References
     ----------
@@ -140,32 +123,34 @@ class PNMLDetector(BaseDetector):
         device: Device = None,
         random_state: RandomState = None,
     ) -> None:
-        self.estimator = estimator
+        super().__init__(
+            estimator,
+            contamination=contamination,
+            link=link,
+            output=output,
+            device=device,
+            random_state=random_state,
+        )
         self.normalize = normalize
-        self.contamination = contamination
-        self.link = link
-        self.output = output
-        self.device = device
-        self.random_state = random_state
 
-    def _learn(self, seen: Seen, target: np.ndarray, reader: Reader) -> Score:  # noqa: ARG002
-        reader.head()
-        directions = _directions(seen.features, self.normalize)
-        n_rows, n_directions = directions.shape
-        if n_rows <= n_directions:
+    def _moments(self, known: Known) -> Moments:
+        known.reader.head()
+        return moments_of(_directions(known.seen.features, self.normalize))
+
+    def _score_of(self, moments: Moments, reader: AnyReader) -> _Regret:  # noqa: ARG002
+        # The sum of outer products of the rows themselves.
+        (n_rows,), (mean,), scatter = moments.counts, moments.means, moments.scatter
+        assert scatter is not None
+        if n_rows <= len(mean):
             warn(
-                f"{n_rows} training rows leave some of the {n_directions} directions of the last "
+                f"{n_rows:.0f} training rows leave some of the {len(mean)} directions of the last "
                 "layer open: nearly every new row lies in one of these, and regrets tell little. "
                 "Choose another detector.",
                 UserWarning,
             )
-        return _Regret(precision_of(directions.T @ directions), self.normalize)
+        return _Regret(
+            moments, precision_of(scatter + n_rows * np.outer(mean, mean)), self.normalize
+        )
 
-    def _score_left_out(
-        self,
-        score: Any,
-        seen: Seen,
-        target: np.ndarray,  # noqa: ARG002
-        reader: Reader,  # noqa: ARG002
-    ) -> np.ndarray:
-        return score.left_out(seen)
+    def _score_left_out(self, score: Any, known: Known) -> np.ndarray:
+        return score.left_out(known.seen)

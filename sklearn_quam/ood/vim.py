@@ -11,9 +11,12 @@ import numpy as np
 from scipy.special import logsumexp
 from sklearn.utils._param_validation import Interval
 
+from .._documented import DETECTOR, documented
 from .._typing import Device, RandomState
-from ._detector import BaseDetector, FittedDetector, Score, cross_fitted
-from ._reading import PENULTIMATE, Reader, Seen
+from ._core.detector import BaseDetector
+from ._core.known import FittedDetector, Known, Score
+from ._core.reading import PENULTIMATE, Seen
+from ._core.thresholds import cross_fitted
 
 # Of the largest eigenvalue: below, features do not vary.
 _NO_EXTENT = 1e-6
@@ -37,17 +40,13 @@ def _extent(values: np.ndarray) -> int:
     return int((values > _NO_EXTENT * values.max()).sum())
 
 
-def _virtual_logit(
-    seen: Seen, reader: Reader, n_principal: Callable[[np.ndarray], int]
-) -> _VirtualLogit:
+def _virtual_logit(known: Known, n_principal: Callable[[np.ndarray], int]) -> _VirtualLogit:
     """Return the virtual logit of some training rows.
 
     Parameters
     ----------
-    seen : Seen
-        What the network shows of them.
-    reader : Reader
-        The network.
+    known : Known
+        The rows.
     n_principal : callable
         Returns the dimension of the principal space, by the eigenvalues of the features.
 
@@ -56,6 +55,7 @@ def _virtual_logit(
     _VirtualLogit
         What scores rows.
     """
+    seen, reader = known.seen, known.reader
     if reader.layers == (PENULTIMATE,):
         # Where all logits of the last layer would be zero, as far as that can be.
         head = reader.head()
@@ -70,6 +70,7 @@ def _virtual_logit(
     return _VirtualLogit(origin, score.residual_space, float(scale))
 
 
+@documented(DETECTOR)
 class ViMDetector(BaseDetector):
     """Score rows by how little a virtual logit of the unknown stands out.
 
@@ -79,36 +80,9 @@ class ViMDetector(BaseDetector):
 
     Parameters
     ----------
-    estimator : estimator or torch.nn.Module, default=None
-        The network: a fitted one is taken as it is, an unfitted one is trained by `fit`. None
-        trains a small default network on scaled inputs.
-    layer : str or list of str, default="penultimate"
-        Where the features are taken: "penultimate" is what the last layer takes, "input" what
-        the network takes, and a name of a submodule means what that returns, averaged over
-        places or tokens. Features of several layers are put side by side.
     n_components : int, default=None
         Dimension of the principal space; None takes half of the directions in which the training
         features have extent, which is half of all features unless the network has few inputs.
-    contamination : float, default=0.05
-        Share of known rows that `predict` flags.
-    link : str, default=None
-        What the network returns, as for `QUAMClassifier`.
-    output : str or int, default=None
-        Which output is meant, by its name or number, if the network returns several. None takes
-        ``logits``, or what comes first.
-    device : str or torch.device, default=None
-        Where to run; None stays where the network is.
-    random_state : int, RandomState instance or None, default=None
-        Seeds the training, if the network is trained.
-
-    Attributes
-    ----------
-    offset_ : float
-        Score below which a row is an outlier.
-    classes_ : ndarray of shape (n_classes,)
-        The labels.
-    estimator_ : estimator or torch.nn.Module
-        The network that was used.
 
     References
     ----------
@@ -145,28 +119,28 @@ class ViMDetector(BaseDetector):
         device: Device = None,
         random_state: RandomState = None,
     ) -> None:
-        self.estimator = estimator
+        super().__init__(
+            estimator,
+            contamination=contamination,
+            link=link,
+            output=output,
+            device=device,
+            random_state=random_state,
+        )
         self.layer = layer
         self.n_components = n_components
-        self.contamination = contamination
-        self.link = link
-        self.output = output
-        self.device = device
-        self.random_state = random_state
 
-    def _learn(self, seen: Seen, target: np.ndarray, reader: Reader) -> Score:  # noqa: ARG002
-        return _virtual_logit(seen, reader, self._n_principal)
+    def _learn(self, known: Known) -> Score:
+        return _virtual_logit(known, self._n_principal)
 
-    def _score_left_out(
-        self, score: Any, seen: Seen, target: np.ndarray, reader: Reader
-    ) -> np.ndarray:
-        n_principal = seen.features.shape[1] - score.residual_space.shape[1]
+    def _score_left_out(self, score: Any, known: Known) -> np.ndarray:
+        n_principal = known.seen.features.shape[1] - score.residual_space.shape[1]
 
         def of_others(values: np.ndarray) -> int:
             # Fewer rows may have extent in fewer directions.
             return max(0, min(n_principal, _extent(values) - 1))
 
-        return cross_fitted(lambda some, _: _virtual_logit(some, reader, of_others), seen, target)
+        return cross_fitted(lambda some: _virtual_logit(some, of_others), known)
 
     def _n_principal(self, values: np.ndarray) -> int:
         """Return the dimension of the principal space, by the eigenvalues of the features."""

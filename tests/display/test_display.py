@@ -741,7 +741,10 @@ def test_errors_of_simplices():
 
 @pytest.mark.parametrize("slack", [None, 30.0])
 def test_traces_of_a_row(slack):
-    est = clone(classifier()).set_params(slack=slack).fit(PLANE, LABELS)
+    est = clone(classifier())
+    if slack is not None:
+        est.set_params(search=PenaltySearch(n_steps=N_STEPS, slack=slack))
+    est.fit(PLANE, LABELS)
     shown = SearchTraceDisplay.from_estimator(est, PLANE[0], linewidth=4)
     traces = est.search_traces(PLANE[:1])[0]
     for number, trace in enumerate(traces):
@@ -769,7 +772,8 @@ def test_traces_of_a_regressor_and_of_untargeted_searches():
     shown = SearchTraceDisplay.from_estimator(regressor(), [0.5])
     assert legend_texts(shown.ax_)[:2] == ["up", "down"]
     net = LogisticRegression().fit(PLANE, LABELS)
-    est = QUAMClassifier(net, targets="untargeted", **SHORT).fit(PLANE, LABELS)
+    search = PenaltySearch(n_steps=N_STEPS, targets="untargeted")
+    est = QUAMClassifier(net, search=search, random_state=0).fit(PLANE, LABELS)
     shown = SearchTraceDisplay.from_estimator(est, PLANE[0])
     assert legend_texts(shown.ax_)[0] == "search"
     assert len(SimplexDisplay.from_estimator(est, PLANE[0]).points_) == 1
@@ -810,7 +814,7 @@ def test_images_are_ordered_by_certainty():
 def test_images_of_an_estimator():
     # Searches that care little about the loss: some of the models that disagree cost too much.
     search = PenaltySearch(n_steps=10, learning_rate=0.1, penalty=0.1, penalty_growth=1.0)
-    est = clone(classifier(4)).set_params(search=search, slack=0.4 * len(PLANE))
+    est = clone(classifier(4)).set_params(search=search.set_params(slack=0.4 * len(PLANE)))
     est.fit(np.tile(PLANE, 2), LABELS)
     X = np.tile(PLANE, 2)[:10]
     shown = UncertainSamplesDisplay.from_estimator(est, X, n_images=2, cmap="gray_r")

@@ -27,9 +27,11 @@ from sklearn_quam import (
 from sklearn_quam.exceptions import UncertaintyWarning
 from sklearn_quam.metrics import (
     accuracy_rejection_auc,
+    augrc,
     aupr,
     bootstrap_interval,
     expected_calibration_error,
+    failure_auroc,
     fpr_at_tpr,
     risk_coverage_auc,
 )
@@ -38,6 +40,7 @@ from sklearn_quam.model_selection import (
     log_score_scorer,
     make_ood_scorer,
 )
+from sklearn_quam.ood import EnergyDetector
 
 from ..networks import TARGET, X64, X64_NEW
 from .common import (
@@ -58,6 +61,7 @@ DATA = (X64[TRAIN], NOISY[TRAIN], X64[TEST], NOISY[TEST])
 REAL = (X64[TRAIN], TARGET[TRAIN], X64[TEST], TARGET[TEST])
 FAST = {"n_resamples": 10, "random_state": 0}
 ENTROPY = "entropy of the network"
+CONFIDENCE = "1 - max p of the network"
 
 
 def row(frame, method, task):
@@ -80,11 +84,12 @@ def test_table_of_classifiers_equals_numbers_by_hand():
     net = network()
     sets = {"far": X_OOD, "wide": 3 * X64_NEW}
     methods = {"QUAM": quam(net), "Laplace": LaplaceClassifier(net, random_state=0)}
-    frame = compare_uncertainty(methods, *DATA, sets, **FAST)
-    assert frame.shape == (3 * 4, 3 + 8 * 3 + 4)
+    frame = compare_uncertainty(methods, *DATA, sets, **FAST).details
+    assert frame.shape == (4 * 5, 3 + 12 * 3 + 4)
     assert frame.error.eq("").all()
-    assert list(frame.method.unique()) == ["QUAM", "Laplace", ENTROPY]
-    assert list(frame.task[:4]) == ["ood:far", "ood:wide", "misclassification", "rejection"]
+    assert list(frame.method.unique()) == ["QUAM", "Laplace", CONFIDENCE, ENTROPY]
+    tasks = ["ood:far", "ood:wide", "misclassification", "failures", "rejection"]
+    assert list(frame.task[:5]) == tasks
     assert (frame.rows_per_second > 0).all()
     assert (frame.fit_seconds > 0).all()
     references = {**methods, ENTROPY: ReferenceClassifier(net)}
@@ -117,7 +122,7 @@ def test_table_of_classifiers_equals_numbers_by_hand():
 def test_table_of_regressors_equals_numbers_by_hand(measure):
     net = network(y=TARGET, kind=MLPRegressor)
     est = QUAMRegressor(net, search=PenaltySearch(n_steps=4), measure=measure, random_state=0)
-    frame = compare_uncertainty([est], *REAL, X_OOD, component="total", **FAST)
+    frame = compare_uncertainty([est], *REAL, X_OOD, component="total", **FAST).details
     assert frame.error.eq("").all()
     assert list(frame.task) == ["ood", "rejection"] * 2
     for name, method in (
@@ -156,14 +161,14 @@ def test_fitted_methods_are_taken_as_they_are_and_others_are_not_changed(monkeyp
     net = network(kind=CountingMLP)
     n_fits = CountingMLP.n_fits
     ready, raw = quam(net).fit(*DATA[:2]), quam(net).set_params(search__learning_rate=1e-2)
-    frame = compare_uncertainty({"ready": ready, "raw": raw}, *DATA, **FAST)
+    frame = compare_uncertainty({"ready": ready, "raw": raw}, *DATA, **FAST).details
     assert CountingMLP.n_fits == n_fits
     assert frame[frame.method == "ready"].fit_seconds.isna().all()
     assert frame[frame.method == "raw"].fit_seconds.notna().all()
     assert not hasattr(raw, "classes_")
-    assert list(frame.task.unique()) == ["misclassification", "rejection"]
+    assert list(frame.task.unique()) == ["misclassification", "failures", "rejection"]
     unfit = quam(unfitted(CountingMLP))
-    frame = compare_uncertainty([unfit], *DATA, **FAST)
+    frame = compare_uncertainty([unfit], *DATA, **FAST).details
     assert CountingMLP.n_fits == n_fits + 1
     assert row(frame, ENTROPY, "rejection")["error"] == ""
 
@@ -188,10 +193,10 @@ def test_failing_methods_leave_the_others_alone():
     assert "broken. With errors='warn'" in raised.value.__notes__[0]
     words = r"'broken', 'unknown parameter'.*'error'.*The first: RuntimeError: out of luck"
     with pytest.warns(UncertaintyWarning, match=words) as told:
-        frame = compare_uncertainty(methods, *DATA, sets, errors="warn", **FAST)
+        frame = compare_uncertainty(methods, *DATA, sets, errors="warn", **FAST).details
     assert len([one for one in told if one.category is UncertaintyWarning]) == 1
     assert {one.filename for one in told if one.category is UncertaintyWarning} == {__file__}
-    assert len(frame) == (6 + 2) * 4
+    assert len(frame) == (6 + 4) * 5
     errors = frame.groupby("method", sort=False).error.first()
     assert errors["broken"] == "RuntimeError: out of luck"
     assert "'n_steps' parameter" in errors["unknown parameter"]
@@ -208,11 +213,11 @@ def test_failing_methods_leave_the_others_alone():
 
 def test_the_entropy_is_there_even_if_every_method_fails():
     options = {**FAST, "errors": "warn"}
-    with pytest.warns(UncertaintyWarning, match="'QUAMClassifier' failed in 3 row"):
-        frame = compare_uncertainty([quam(network(), n_steps=-1)], *DATA, X_OOD, **options)
+    with pytest.warns(UncertaintyWarning, match="'QUAMClassifier' failed in 4 row"):
+        frame = compare_uncertainty([quam(network(), n_steps=-1)], *DATA, X_OOD, **options).details
     assert np.isfinite(row(frame, ENTROPY, "ood")["roc_auc"])
-    with pytest.warns(UncertaintyWarning, match="'QUAMClassifier' failed in 3 row"):
-        frame = compare_uncertainty([quam(unfitted(), n_steps=-1)], *DATA, X_OOD, **options)
+    with pytest.warns(UncertaintyWarning, match="'QUAMClassifier' failed in 4 row"):
+        frame = compare_uncertainty([quam(unfitted(), n_steps=-1)], *DATA, X_OOD, **options).details
     assert "no network" in row(frame, ENTROPY, "ood")["error"]
 
 
@@ -220,8 +225,9 @@ def test_the_entropy_is_there_even_if_every_method_fails():
 def test_several_networks_have_an_entropy_each():
     nets = [network(), network(slice(0, 30))]
     methods = {"a": quam(nets[0]), "b": quam(nets[1]), "c": quam(copy.deepcopy(nets[0]))}
-    frame = compare_uncertainty(methods, *DATA, X_OOD, **FAST)
-    assert list(frame.method.unique()) == ["a", "b", "c", ENTROPY, f"{ENTROPY} of b"]
+    frame = compare_uncertainty(methods, *DATA, X_OOD, **FAST).details
+    names = ["a", "b", "c", CONFIDENCE, ENTROPY, f"{CONFIDENCE} of b", f"{ENTROPY} of b"]
+    assert list(frame.method.unique()) == names
     est = ReferenceClassifier(nets[1]).fit(*DATA[:2])
     expected = make_ood_scorer(X_OOD, component="total")(est, X64[TEST])
     assert row(frame, f"{ENTROPY} of b", "ood")["roc_auc"] == expected
@@ -230,7 +236,7 @@ def test_several_networks_have_an_entropy_each():
 def test_undefined_tasks_say_why():
     net = network()
     y_test = net.predict(X64[TEST])
-    frame = compare_uncertainty([quam(net)], *DATA[:3], y_test, X_OOD, **FAST)
+    frame = compare_uncertainty([quam(net)], *DATA[:3], y_test, X_OOD, **FAST).details
     found = row(frame, "QUAMClassifier", "misclassification")
     assert found["error"] == "No predictions are mistakes."
     assert np.isnan(found["roc_auc"])
@@ -242,8 +248,10 @@ def test_images_are_compared():
     images = np.random.default_rng(1).normal(size=(30, 2, 3, 3)).astype(np.float32)
     module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(18, 3))
     est = quam(module).fit(images, NOISY[:30])
-    frame = compare_uncertainty([est], images, NOISY[:30], images, NOISY[:30], n_resamples=2)
-    assert len(frame) == 2 * 2
+    frame = compare_uncertainty(
+        [est], images, NOISY[:30], images, NOISY[:30], n_resamples=2
+    ).details
+    assert len(frame) == 3 * 3
     assert frame.error.eq("").all()
 
 
@@ -254,9 +262,9 @@ def test_pipelines_frames_and_text_labels_are_compared():
     outside = make_pipeline(StandardScaler(), quam(unfitted()))
     search = GridSearchCV(quam(net), {"search__n_steps": [2]}, scoring="accuracy", cv=2)
     methods = [quam(net), outside, quam(net, n_steps=2), search]
-    frame = compare_uncertainty(methods, *data, {"far": FRAME_OOD}, **FAST)
+    frame = compare_uncertainty(methods, *data, {"far": FRAME_OOD}, **FAST).details
     assert frame.error.eq("").all(), frame.error.tolist()
-    names = ["QUAMClassifier", *(f"QUAMClassifier {n}" for n in (2, 3, 4)), ENTROPY]
+    names = ["QUAMClassifier", *(f"QUAMClassifier {n}" for n in (2, 3, 4)), CONFIDENCE, ENTROPY]
     assert list(frame.method.unique()) == names  # both networks are the same but for who holds them
     # The same network, seed and rows.
     columns = ["roc_auc", "aupr", "fpr95"]
@@ -267,7 +275,7 @@ def test_pipelines_frames_and_text_labels_are_compared():
 @pytest.mark.slow
 def test_a_pipeline_brings_its_transformers_to_the_entropy():
     outside = make_pipeline(StandardScaler(), quam(unfitted())).fit(*DATA[:2])
-    frame = compare_uncertainty([outside], *DATA, X_OOD, **FAST)
+    frame = compare_uncertainty([outside], *DATA, X_OOD, **FAST).details
     rows = outside[:-1].transform(X64[TEST])
     u = ReferenceClassifier(outside[-1].estimator_).fit(rows, NOISY[TEST]).predict_uncertainty
     scores = np.concatenate([u(rows).total, u(outside[:-1].transform(X_OOD)).total])
@@ -279,20 +287,22 @@ def test_a_pipeline_brings_its_transformers_to_the_entropy():
 def test_comparisons_are_repeatable_and_paired():
     est = quam(network())
     first, second = (
-        compare_uncertainty({"a": est, "b": est}, *DATA, X_OOD, **FAST) for _ in range(2)
+        compare_uncertainty({"a": est, "b": est}, *DATA, X_OOD, **FAST).details for _ in range(2)
     )
     timing = ["rows_per_second", "fit_seconds"]
     pd.testing.assert_frame_equal(first.drop(columns=timing), second.drop(columns=timing))
     a, b = (first[first.method == name].filter(regex="roc_auc").to_numpy() for name in "ab")
-    # Two tasks have a value and the ends of its interval.
-    assert np.isfinite(a).sum() == 2 * 3
+    # Three tasks have a value and the ends of its interval.
+    assert np.isfinite(a).sum() == 3 * 3
     np.testing.assert_array_equal(a, b)
 
 
 def test_wider_intervals_for_more_confidence():
     est, widths = ReferenceClassifier(network()), []
     for confidence in (0.5, 0.99):
-        frame = compare_uncertainty([est], *DATA, confidence=confidence, component="total", **FAST)
+        frame = compare_uncertainty(
+            [est], *DATA, confidence=confidence, component="total", **FAST
+        ).details
         found = row(frame, "ReferenceClassifier", "rejection")
         widths.append(found["ece_high"] - found["ece_low"])
     assert 0 < widths[0] < widths[1]
@@ -314,3 +324,39 @@ def test_bad_arguments_of_a_comparison_are_named():
     for bad in ({"component": "both"}, {"n_resamples": 0}, {"confidence": 1.0}):
         with pytest.raises(ValueError, match=f"'{next(iter(bad))}' parameter"):
             compare_uncertainty(est, *DATA, **bad)
+
+
+def test_the_summary_has_a_line_for_each_method_and_few_columns():
+    net = network()
+    held_out = {"X_val": X64_NEW, "y_val": NOISY[TRAIN][:25]}
+    methods = [LaplaceClassifier(net, random_state=0), EnergyDetector(net)]
+    sets = {"far": X_OOD, "wide": 3 * X64_NEW}
+    found = compare_uncertainty(methods, *DATA, sets, **held_out, **FAST)
+    table, details = found.to_frame(), found.details
+    assert table.shape == (4, 9)
+    assert list(table.columns[:4]) == ["far", "wide", "mistakes", "both"]
+    assert (table.both.diff().dropna() <= 0).all()
+    est = methods[0].fit(*DATA[:2], **held_out)
+    doubt = [est.predict_doubt(X) for X in (X64[TEST], X_OOD, 3 * X64_NEW)]
+    correct = est.predict(X64[TEST]) == NOISY[TEST]
+    expected = failure_auroc(correct, doubt[0], np.concatenate(doubt[1:]))
+    assert table.both["LaplaceClassifier"] == pytest.approx(expected)
+    losses = np.r_[~correct, np.ones(len(doubt[1]) + len(doubt[2]))]
+    assert table.augrc["LaplaceClassifier"] == pytest.approx(augrc(losses, np.concatenate(doubt)))
+    risk = 1 - est.predict_proba(X64[TEST]).max(axis=1)
+    assert table.mistakes[CONFIDENCE] == pytest.approx(roc_auc_score(~correct, risk))
+    kinds = details.groupby("method").component.first()
+    assert kinds.to_dict() == {
+        "LaplaceClassifier": "doubt",
+        "EnergyDetector": "score",
+        CONFIDENCE: "1 - max p",
+        ENTROPY: "total",
+    }
+    assert "LaplaceClassifier" in repr(found)
+    assert "<table" in found._repr_html_()
+    many = compare_uncertainty(methods[1:], *DATA, dict.fromkeys("abcd", X_OOD), **FAST)
+    first = many.to_frame().loc["EnergyDetector"]
+    assert first.unknown == table.far["EnergyDetector"]
+    assert len(first) == 8
+    with pytest.raises(ValueError, match="X_val and y_val go together"):
+        compare_uncertainty(methods, *DATA, X_val=X_OOD)

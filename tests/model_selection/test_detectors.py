@@ -50,9 +50,9 @@ def test_one_table_for_methods_and_detectors():
     net = network()
     own = own_detectors(net)
     methods = {"reference": ReferenceClassifier(net), **own, **OTHERS}
-    frame = compare_uncertainty(methods, *DATA, X_OOD, **FAST)
+    frame = compare_uncertainty(methods, *DATA, X_OOD, **FAST).details
     assert frame.error.eq("").all(), frame.error.unique()
-    assert len(frame) == 3 * (len(methods) + 1)
+    assert len(frame) == 4 * (len(methods) + 2)
     for name, detector in {**own, **OTHERS}.items():
         found = row(frame, name, "ood")
         assert found["roc_auc"] == pytest.approx(auroc(detector.fit(*DATA[:2])))
@@ -81,7 +81,7 @@ def test_accuracy_and_who_trains_again():
         "alone": ReferenceClassifier(net),
         "several": DeepEnsembleClassifier(net, n_estimators=2),
     }
-    frame = compare_uncertainty(methods, *DATA, **FAST)
+    frame = compare_uncertainty(methods, *DATA, **FAST).details
     found = row(frame, "alone", "rejection")
     assert found["accuracy"] == pytest.approx(net.score(X64[TEST], NOISY[TEST]))
     assert found["accuracy_low"] <= found["accuracy"] <= found["accuracy_high"]
@@ -96,10 +96,13 @@ def test_accuracy_and_who_trains_again():
 
 def test_detectors_alone_are_compared():
     net = network()
-    frame = compare_uncertainty([ood.EnergyDetector(net), IsolationForest()], *DATA, X_OOD, **FAST)
+    frame = compare_uncertainty(
+        [ood.EnergyDetector(net), IsolationForest()], *DATA, X_OOD, **FAST
+    ).details
     assert list(frame.method.unique()) == [
         "EnergyDetector",
         "IsolationForest",
+        "1 - max p of the network",
         "entropy of the network",
     ]
     assert frame.error.eq("").all()
@@ -113,8 +116,8 @@ def test_regressors_and_detectors():
     data = (X64[TRAIN], TARGET[TRAIN], X64[TEST], TARGET[TEST])
     with pytest.raises(TypeError, match="cannot be compared with each other"):
         compare_uncertainty(methods, *data, X_OOD, **FAST)
-    with pytest.warns(UncertaintyWarning, match="'reference', 'energy'.* failed in 9 row"):
-        frame = compare_uncertainty(methods, *data, X_OOD, errors="warn", **FAST)
+    with pytest.warns(UncertaintyWarning, match="'reference', 'energy'.* failed in 16 row"):
+        frame = compare_uncertainty(methods, *data, X_OOD, errors="warn", **FAST).details
     assert frame[frame.method == "reference"].error.str.contains("cannot be compared").all()
     assert row(frame, "forest", "ood")["roc_auc"] == auroc(OTHERS["forest"].fit(X64[TRAIN]))
 

@@ -11,6 +11,7 @@ from sklearn.model_selection import GridSearchCV, PredefinedSplit, cross_val_sco
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from sklearn.svm import LinearSVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from sklearn_quam import QUAMClassifier, ReferenceClassifier
@@ -88,8 +89,8 @@ def test_mistakes_are_rejected(given):
     accuracy = (given.predict(X[NEW]) == Y[NEW]).mean()
     assert reject.score(X[NEW], Y[NEW]) == (answer == Y[NEW])[accepted].mean() > accuracy
     np.testing.assert_array_equal(reject.predict_proba(X[NEW]), given.predict_proba(X[NEW]))
-    u = given.predict_uncertainty(X[HELD_OUT])
-    assert reject.coverage_ == (u.total <= reject.threshold_).mean()
+    risk = 1 - given.predict_proba(X[HELD_OUT]).max(axis=1)
+    assert reject.coverage_ == (risk <= reject.threshold_).mean()
     assert reject.estimator_ is given
 
 
@@ -103,7 +104,8 @@ def test_a_smaller_risk_means_fewer_answers(given):
 
 
 def test_a_threshold_may_be_given(given):
-    reject = RejectOptionClassifier(given, threshold=0.3).fit(X[TRAIN], Y[TRAIN])
+    options = {"threshold": 0.3, "doubt": "total"}
+    reject = RejectOptionClassifier(given, **options).fit(X[TRAIN], Y[TRAIN])
     u = given.predict_uncertainty(X[NEW])
     np.testing.assert_array_equal(reject.accepts(X[NEW]), u.total <= 0.3)
     with pytest.raises(ValueError, match="one of max_risk and threshold"):
@@ -233,7 +235,9 @@ def test_rows_that_it_takes_are_enough():
 
 def test_what_cannot_reject_is_refused():
     with pytest.raises(TypeError, match="MLPClassifier has no predict_uncertainty"):
-        RejectOptionClassifier(NET).fit(X, Y)
+        RejectOptionClassifier(NET, doubt="epistemic").fit(X, Y)
+    with pytest.raises(TypeError, match="has no predict_uncertainty or predict_proba"):
+        RejectOptionClassifier(LinearSVC()).fit(X, Y)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -254,3 +258,43 @@ def test_inputs_by_name_are_held_out_like_rows_of_a_table(cv):
     in_order = tuple(PARTS.values())
     again = clone(reject).fit(in_order, LABELS)
     assert again.threshold_ == reject.threshold_
+
+
+def test_any_classifier_is_judged_by_its_confidence():
+    net = clone(NET).fit(X[TRAIN], Y[TRAIN])
+    reject = RejectOptionClassifier(net, coverage=0.7, cv="prefit").fit(X[HELD_OUT], Y[HELD_OUT])
+    risk = 1 - net.predict_proba(X).max(axis=1)
+    assert reject.threshold_ == np.sort(risk[HELD_OUT])[math.ceil(201 * 0.7) - 1]
+    np.testing.assert_array_equal(reject.accepts(X[NEW]), risk[NEW] <= reject.threshold_)
+    assert reject.known_rows_ is None
+    with pytest.raises(TypeError, match="has no predict_uncertainty"):
+        RejectOptionClassifier(net, doubt="total").fit(X, Y)
+
+
+def test_doubt_is_that_of_a_method_which_has_known_rows():
+    net = clone(NET).fit(X[TRAIN], Y[TRAIN])
+    half = X[NEW][:100], Y[NEW][:100]
+    held_out = {"X_val": half[0], "y_val": half[1]}
+    est = QUAMClassifier(net, search="linear").fit(X[TRAIN], Y[TRAIN], **held_out)
+    reject = RejectOptionClassifier(est, cv="prefit").fit(X[HELD_OUT], Y[HELD_OUT])
+    doubt = est.predict_doubt(X[HELD_OUT])
+    assert reject.threshold_ == pytest.approx(np.sort(doubt)[math.ceil(201 * 0.9) - 1])
+    assert reject.known_rows_ is None
+
+
+def test_else_half_of_the_held_out_rows_measure_doubt_and_half_choose_the_threshold():
+    net = clone(NET).fit(X[TRAIN], Y[TRAIN])
+    est = QUAMClassifier(net, search="linear").fit(X[TRAIN], Y[TRAIN])
+    reject = RejectOptionClassifier(est, cv="prefit").fit(X[HELD_OUT], Y[HELD_OUT])
+    assert reject.known_rows_.shape == (100, 2)
+    assert 0.8 < reject.threshold_ < 1
+    assert reject.coverage_ == pytest.approx(0.91, abs=0.01)
+    assert abs(reject.accepts(X[NEW]).mean() - 0.9) < 0.1
+    assert not reject.accepts(np.full((1, 6), 8.0))[0]
+
+
+def test_folds_measure_doubt_with_all_rows():
+    est = QUAMClassifier(NET, search="linear", random_state=0)
+    reject = RejectOptionClassifier(est, cv=2).fit(X[HELD_OUT], Y[HELD_OUT])
+    assert reject.known_rows_.shape == (200, 2)
+    assert abs(reject.accepts(X[NEW]).mean() - 0.9) < 0.1

@@ -5,28 +5,36 @@ import torch
 from torch import nn
 
 from sklearn_quam import ood
-from sklearn_quam.ood._detector import BaseDetector
+from sklearn_quam.ood._core.detector import BaseDetector
 
 N_FEATURES, N_CLASSES = 4, 3
 # name -> arguments; what comes behind a comma tells ways to run the same detector apart
 ARGUMENTS = {
     "EnergyDetector": {},
     "MaxLogitDetector": {},
+    "MaxLogitDetector, normalised": {"normalize": 3.0},
+    "MaxLogitDetector, any norm": {"normalize": "auto"},
     "MahalanobisDetector": {},
-    "MahalanobisDetector, relative": {"relative": True},
+    "MahalanobisDetector, relative": {"relative": True, "normalize": False},
+    "MahalanobisDetector, inputs": {"layer": "input"},
     "NearestNeighborDetector": {"n_neighbors": 3},
     "NearestNeighborDetector, inputs": {"layer": "input", "metric": "euclidean"},
+    "NearestNeighborDetector, guided": {"n_neighbors": 3, "guided": True},
     "ViMDetector": {},
     "ViMDetector, two layers": {"layer": ["0", "penultimate"]},
     "PNMLDetector": {},
     "PNMLDetector, normalised": {"normalize": True},
+    "FDBDetector": {},
+    "NCIDetector": {},
+    "GENDetector": {},
     "GradientNormDetector": {},
 }
 NAMES = list(ARGUMENTS)
 
 
 def test_every_detector_is_tested():
-    public = {name for name in ood.__all__ if issubclass(getattr(ood, name), BaseDetector)}
+    kinds = {name: getattr(ood, name) for name in ood.__all__ if name.endswith("Detector")}
+    public = {name for name, kind in kinds.items() if issubclass(kind, BaseDetector)}
     assert {name.partition(",")[0] for name in NAMES} == public
 
 

@@ -173,7 +173,7 @@ def test_what_cannot_be_combined_is_refused():
 def test_compared_beside_its_parts():
     both = {"both": CombinedDetector(parts(), random_state=0), "quam": parts()[0]}
     data = (X[:40], Y[:40], X[40:], Y[40:])
-    frame = compare_uncertainty(both, *data, X_NEW + 3, n_resamples=5)
+    frame = compare_uncertainty(both, *data, X_NEW + 3, n_resamples=5).details
     assert frame.error.eq("").all()
     assert frame.roc_auc[frame.task == "ood"].notna().all()
 

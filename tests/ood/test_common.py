@@ -1,5 +1,7 @@
 """scikit-learn's own checks, on every detector."""
 
+from functools import partial
+
 import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
@@ -13,11 +15,14 @@ EXPECTED_FAILURES = {
     "check_outliers_train": WITHOUT_LABELS,
     "check_outliers_fit_predict": WITHOUT_LABELS,
 }
-DETECTORS = [
-    getattr(ood, name.partition(",")[0])(**arguments)
+DETECTORS = {
+    name: getattr(ood, name.partition(",")[0])(**arguments)
     for name, arguments in ARGUMENTS.items()
     if arguments.get("layer") is None
-]
+}
+# One that reads logits, one that is fitted to features; "make test-slow" checks all of them.
+FIRST = ["EnergyDetector", "MahalanobisDetector"]
+checks_of = partial(parametrize_with_checks, expected_failed_checks=lambda _: EXPECTED_FAILURES)
 
 
 @pytest.fixture(autouse=True)
@@ -31,6 +36,13 @@ def _small_networks(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore")
-@parametrize_with_checks(DETECTORS, expected_failed_checks=lambda _: EXPECTED_FAILURES)
+@checks_of([DETECTORS[name] for name in FIRST])
 def test_scikit_learn_check(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@checks_of([DETECTORS[name] for name in DETECTORS if name not in FIRST])
+def test_scikit_learn_check_of_the_others(estimator, check):
     check(estimator)

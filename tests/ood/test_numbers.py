@@ -9,8 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 from scipy.spatial.distance import cosine
-from sklearn.covariance import EmpiricalCovariance, LedoitWolf
+from scipy.special import softmax
+from sklearn.covariance import OAS, EmpiricalCovariance
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.metrics import roc_auc_score
 from sklearn.neighbors import NearestNeighbors
 from sklearn.neural_network import MLPClassifier
 from torch import nn
@@ -18,8 +20,9 @@ from torch.nn.functional import log_softmax
 
 from sklearn_quam import ood
 from sklearn_quam.ood import nearest_neighbor
-from sklearn_quam.ood._geometry import Precision
-from sklearn_quam.ood._reading import Seen, make_reader
+from sklearn_quam.ood._core.geometry import Precision
+from sklearn_quam.ood._core.reading import Seen, make_reader
+from sklearn_quam.ood.gen import _GeneralizedEntropy
 from sklearn_quam.ood.nearest_neighbor import _among, _points
 from sklearn_quam.ood.pnml import _Regret
 
@@ -48,6 +51,71 @@ def test_energy_and_largest_logit():
     np.testing.assert_allclose(found, logits.max(dim=1).values, rtol=1e-5)
 
 
+@pytest.mark.parametrize("norm", [1, 2.5, 10])
+def test_normalised_logits_one_row_at_a_time(norm):
+    logits, _ = parts(X_NEW)
+    expected = []
+    for row in logits.numpy():
+        away = row - row.mean()
+        expected.append(away.max() / (np.abs(away) ** norm).sum() ** (1 / norm))
+    detector = ood.MaxLogitDetector(make_module(), normalize=norm).fit(X, Y)
+    np.testing.assert_allclose(detector.score_samples(X_NEW), expected, rtol=1e-5)
+    assert detector.norm_ == norm
+
+
+def scaled_network(sizes):
+    """A network whose logits are inputs, times a number that says nothing of its mistakes."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 4, 400)
+    logits = rng.normal(size=(400, 4)) + 2 * np.eye(4)[labels]
+    linear = nn.Linear(4, 4, bias=False)
+    with torch.no_grad():
+        linear.weight.copy_(torch.eye(4))
+    return linear, (logits * sizes(rng, 400)[:, None]).astype(np.float32), labels
+
+
+@pytest.mark.parametrize("held_out", [False, True])
+def test_norm_is_chosen_by_the_mistakes_of_held_out_rows(held_out):
+    net, rows, labels = scaled_network(lambda rng, n: np.exp(2 * rng.normal(size=n)))
+    options = {"X_val": rows[200:], "y_val": labels[200:]} if held_out else {}
+    detector = ood.MaxLogitDetector(net, normalize="auto").fit(rows[:200], labels[:200], **options)
+    judged = slice(200, None) if held_out else slice(200)
+    right = rows[judged].argmax(axis=1) == labels[judged]
+    every = {
+        norm: roc_auc_score(
+            right,
+            ood.MaxLogitDetector(net, normalize=norm).fit(rows, labels).score_samples(rows[judged]),
+        )
+        for norm in range(2, 11)
+    }
+    assert every[detector.norm_] == max(every.values())
+    proba = softmax(rows[judged], axis=1).max(axis=1)
+    assert every[detector.norm_] > roc_auc_score(right, proba) + 0.05
+
+
+def test_largest_probability_where_no_norm_is_better():
+    net, rows, _ = scaled_network(lambda rng, n: np.ones(n))
+    two = np.stack([-rows[:, 0], rows[:, 0]], axis=1)
+    wrong_half = (rows[:, 0] > 0) ^ (np.arange(400) % 3 == 0)
+    pair = nn.Linear(2, 2, bias=False)
+    with torch.no_grad():
+        pair.weight.copy_(torch.eye(2))
+    cases = [(net, rows, rows.argmax(axis=1)), (pair, two, wrong_half.astype(int))]
+    for module, X, y in cases:
+        detector = ood.MaxLogitDetector(module, normalize="auto").fit(X, y)
+        assert detector.norm_ is None
+        proba = softmax(X.astype(float), axis=1).max(axis=1)
+        np.testing.assert_allclose(
+            detector.score_samples(X), np.log(proba / (1 - proba)), rtol=1e-3, atol=1e-5
+        )
+    assert ood.MaxLogitDetector(pair, normalize=2).fit(two, wrong_half.astype(int)).norm_ is None
+
+
+def test_labels_of_held_out_rows_must_be_known():
+    with pytest.raises(ValueError, match="is none of the labels"):
+        ood.MaxLogitDetector(make_module()).fit(X, Y, X_val=X, y_val=Y + 7)
+
+
 def test_two_classes_with_one_logit_are_symmetric():
     labels = (Y > 0).astype(int)
     net = fitted(MLPClassifier((8,), solver="lbfgs", max_iter=30, random_state=0), X, labels)
@@ -72,11 +140,13 @@ def test_gradient_norm_is_that_of_autograd():
     np.testing.assert_allclose(detector.score_samples(X_NEW), expected, rtol=1e-4)
 
 
+@pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("relative", [False, True])
 @pytest.mark.parametrize("shrinkage", [0.0, 0.3])
-def test_mahalanobis_one_row_at_a_time(relative, shrinkage):
-    _, train = parts(X)
-    train, (_, new) = train.numpy(), parts(X_NEW)
+def test_mahalanobis_one_row_at_a_time(relative, shrinkage, normalize):
+    train, new = (parts(rows)[1].numpy() for rows in (X, X_NEW))
+    if normalize:
+        train, new = (each / np.linalg.norm(each, axis=1, keepdims=True) for each in (train, new))
     means = [train[column == Y].mean(axis=0) for column in range(3)]
     residuals = train - np.stack(means)[Y]
     within = residuals.T @ residuals / len(train)
@@ -85,17 +155,30 @@ def test_mahalanobis_one_row_at_a_time(relative, shrinkage):
     inverse = np.linalg.inv((1 - shrinkage) * within + target)
     inverse_overall = np.linalg.inv((1 - shrinkage) * overall + target)
     expected = []
-    for row in new.numpy():
+    for row in new:
         away = row - train.mean(axis=0)
         background = away @ inverse_overall @ away if relative else 0.0
         distances = [(row - mean) @ inverse @ (row - mean) for mean in means]
         expected.append(background - min(distances))
-    detector = ood.MahalanobisDetector(make_module(), relative=relative, shrinkage=shrinkage)
+    detector = ood.MahalanobisDetector(
+        make_module(), relative=relative, shrinkage=shrinkage, normalize=normalize
+    )
     np.testing.assert_allclose(detector.fit(X, Y).score_samples(X_NEW), expected, rtol=1e-4)
 
 
+def test_lengths_of_features_count_only_where_they_are_inputs():
+    rows = X_NEW.astype(float)
+    for layer, counts in (("penultimate", False), ("input", True), (["0", "input"], True)):
+        detector = ood.MahalanobisDetector(make_module(), layer=layer).fit(X, Y)
+        score = detector._fitted.score
+        features = np.hstack([rows] * (score.moments.means.shape[1] // 4))
+        seen, doubled = (Seen(rows, factor * features, rows) for factor in (1, 2))
+        same = np.allclose(score(seen), score(doubled))
+        assert same != counts
+
+
 def test_mahalanobis_of_scikit_learn():
-    """Inputs as features: the covariance of LDA, distances of EmpiricalCovariance, Ledoit-Wolf."""
+    """Inputs as features: the covariance of LDA, distances of EmpiricalCovariance, OAS."""
     arguments = {"layer": "input", "shrinkage": 0.0}
     detector = ood.MahalanobisDetector(make_module(), **arguments).fit(X, Y)
     lda = LinearDiscriminantAnalysis(solver="lsqr", store_covariance=True).fit(X, Y)
@@ -106,7 +189,7 @@ def test_mahalanobis_of_scikit_learn():
     distances = [model.mahalanobis(X_NEW - mean) for mean in lda.means_]
     np.testing.assert_allclose(detector.score_samples(X_NEW), -np.min(distances, 0), rtol=1e-4)
     detector = ood.MahalanobisDetector(make_module(), layer="input").fit(X, Y)
-    model = LedoitWolf(assume_centered=True).fit(residuals.astype(float))
+    model = OAS(assume_centered=True).fit(residuals.astype(float))
     distances = [model.mahalanobis(X_NEW - mean) for mean in lda.means_]
     np.testing.assert_allclose(detector.score_samples(X_NEW), -np.min(distances, 0), rtol=1e-4)
 
@@ -181,6 +264,31 @@ def test_some_of_many_rows_set_the_threshold(metric, monkeypatch):
     assert np.abs(of_some[:, None] - of_all).min(axis=1).max() < 1e-7
 
 
+@pytest.mark.parametrize("n_neighbors", [1, 4])
+def test_guided_neighbours_one_pair_at_a_time(n_neighbors):
+    (own, train), (logits, new) = (parts(rows) for rows in (X, X_NEW))
+    sure = torch.logsumexp(own, dim=1).numpy()
+
+    def score(row, energy, others):
+        nearest = sorted(others, key=lambda i: cosine(row, train[i]))[:n_neighbors]
+        return energy * np.mean([(1 - cosine(row, train[i])) * sure[i] for i in nearest])
+
+    detector = ood.NearestNeighborDetector(
+        make_module(), n_neighbors=n_neighbors, guided=True, contamination=0.5
+    ).fit(X, Y)
+    energies = torch.logsumexp(logits, dim=1).numpy()
+    every = range(len(train))
+    expected = [score(row, energy, every) for row, energy in zip(new, energies, strict=True)]
+    np.testing.assert_allclose(detector.score_samples(X_NEW), expected, rtol=1e-4)
+    of_others = [score(train[i], sure[i], {*every} - {i}) for i in every]
+    assert detector.offset_ == pytest.approx(np.median(of_others), rel=1e-4)
+
+
+def test_guided_neighbours_take_the_cosine_metric():
+    with pytest.raises(ValueError, match="takes metric='cosine', got 'euclidean'"):
+        ood.NearestNeighborDetector(make_module(), guided=True, metric="euclidean").fit(X, Y)
+
+
 def test_more_neighbours_than_rows_warn():
     detector = ood.NearestNeighborDetector(make_module(), n_neighbors=100)
     with pytest.warns(UserWarning, match="n_neighbors=100"):
@@ -234,7 +342,7 @@ def test_pnml_is_the_published_formula(normalize):
 )
 def test_regrets_are_exact_however_small(logits, leverage):
     """Against long decimals: most images that a network is sure of have less than 1e-16."""
-    regret = _Regret(Precision(np.array([[leverage**0.5]])), normalize=True)
+    regret = _Regret(None, Precision(np.array([[leverage**0.5]])), normalize=True)
     one = np.ones((1, 1))
     (found,) = regret(Seen(np.array([logits]), one, one))
     with decimal.localcontext(prec=80):
@@ -281,6 +389,75 @@ def test_pnml_regret_of_least_squares():
     moved = row @ minimize(loss, start, tol=1e-12).x - row @ start
     leverage = row @ np.linalg.inv(features.T @ features) @ row
     assert moved / (label - row @ start) == pytest.approx(leverage / (1 + leverage), rel=1e-3)
+
+
+@pytest.mark.parametrize("gamma", [0.1, 0.5, 1.0])
+@pytest.mark.parametrize("n_largest", [1, 2, 100])
+def test_generalised_entropy_one_row_at_a_time(gamma, n_largest):
+    logits, _ = parts(X_NEW)
+    expected = []
+    for proba in logits.softmax(dim=1).numpy():
+        largest = sorted(proba)[::-1][:n_largest]
+        expected.append(-sum((p * (1 - p)) ** gamma for p in largest))
+    detector = ood.GENDetector(make_module(), gamma=gamma, n_largest=n_largest).fit(X, Y)
+    np.testing.assert_allclose(detector.score_samples(X_NEW), expected, rtol=1e-5)
+
+
+@settings(max_examples=30)
+@given(logits=st.lists(st.floats(-1e4, 1e4), min_size=2, max_size=5))
+def test_generalised_entropy_is_finite_and_never_positive(logits):
+    score = _GeneralizedEntropy(0.1, 100)
+    (found,) = score(Seen(np.array([logits]), np.ones((1, 1)), np.ones((1, 3))))
+    assert -len(logits) * 0.25**0.1 <= found <= 0
+
+
+def test_distance_from_boundaries_by_hand():
+    """The distance from a boundary is the length of the smallest change that reaches it."""
+    logits, new = (each.numpy() for each in parts(X_NEW))
+    mean = parts(X)[1].numpy().mean(axis=0)
+    layer = make_module()[2].double()
+    weight, bias = layer.weight.detach().numpy(), layer.bias.detach().numpy()
+    expected = []
+    for row, scores in zip(new, logits, strict=True):
+        top, lengths = scores.argmax(), []
+        for other in {0, 1, 2} - {top}:
+            normal = weight[top] - weight[other]
+            on_it = row - normal * (normal @ row + bias[top] - bias[other]) / (normal @ normal)
+            reached = weight @ on_it + bias
+            assert reached[top] == pytest.approx(reached[other])
+            lengths.append(np.linalg.norm(row - on_it))
+        expected.append(np.mean(lengths) / np.linalg.norm(row - mean))
+    found = ood.FDBDetector(make_module()).fit(X, Y).score_samples(X_NEW)
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.1, 2.0])
+def test_nearness_to_weights_by_hand(alpha):
+    logits, new = (each.numpy() for each in parts(X_NEW))
+    train = parts(X)[1].numpy()
+    weight = make_module()[2].weight.detach().double().numpy()
+    unit = np.mean([np.linalg.norm(each) for each in weight])
+    typical = np.mean([np.abs(row).sum() for row in train])
+    expected = [
+        weight[scores.argmax()]
+        @ (row - train.mean(axis=0))
+        / np.linalg.norm(row - train.mean(axis=0))
+        / unit
+        + alpha * np.abs(row).sum() / typical
+        for row, scores in zip(new, logits, strict=True)
+    ]
+    found = ood.NCIDetector(make_module(), alpha=alpha).fit(X, Y).score_samples(X_NEW)
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", [ood.FDBDetector, ood.NCIDetector])
+def test_scores_of_neural_collapse_do_not_depend_on_units(kind):
+    small, large = make_module(), make_module()
+    with torch.no_grad():
+        for parameter in large[2].parameters():
+            parameter *= 8
+    scores = [kind(each).fit(X, Y).score_samples(X_NEW) for each in (small, large)]
+    np.testing.assert_allclose(*scores, rtol=1e-5)
 
 
 # -- which features ---------------------------------------------------------------------------
@@ -353,7 +530,13 @@ def test_networks_without_logits_are_refused():
 def test_detectors_of_the_last_layer_need_a_linear_one():
     torch.manual_seed(0)
     module = nn.Sequential(nn.Conv2d(2, 3, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    for kind in (ood.PNMLDetector, ood.GradientNormDetector, ood.ViMDetector):
+    for kind in (
+        ood.PNMLDetector,
+        ood.GradientNormDetector,
+        ood.ViMDetector,
+        ood.FDBDetector,
+        ood.NCIDetector,
+    ):
         with pytest.raises(ValueError, match="last layer is a Conv2d"):
             kind(module).fit(IMAGES, LABELS)
     ood.EnergyDetector(module).fit(IMAGES, LABELS)

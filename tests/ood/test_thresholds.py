@@ -17,8 +17,9 @@ from sklearn_quam.ood import (
     NearestNeighborDetector,
     PNMLDetector,
 )
-from sklearn_quam.ood._detector import cross_fitted
-from sklearn_quam.ood._reading import Seen
+from sklearn_quam.ood._core.known import Known
+from sklearn_quam.ood._core.reading import Seen
+from sklearn_quam.ood._core.thresholds import cross_fitted
 from sklearn_quam.ood.pnml import _directions
 
 from .common import NAMES, make_data, make_detector
@@ -88,15 +89,16 @@ def test_regret_without_the_row_itself(normalize):
 def test_rows_are_scored_by_others(n_rows):
     target = np.sort(np.random.default_rng(0).integers(0, 3, n_rows))
     numbers = np.arange(n_rows, dtype=float)[:, None]
-    seen, learnt = Seen(numbers, numbers, numbers), []
+    known, learnt = Known(Seen(numbers, numbers, numbers), target, None), []
 
-    def learn(some, own):
+    def learn(known):
+        some, own = known.seen, known.target
         learnt.append(some.features[:, 0])
         assert len(np.unique(own)) == 3
         np.testing.assert_array_equal(own, target[some.features[:, 0].astype(int)])
         return lambda rows: rows.features[:, 0] + np.isin(rows.features, some.features).sum()
 
-    scored = cross_fitted(learn, seen, target)
+    scored = cross_fitted(learn, known)
     # Nobody is scored by itself, none twice, and there are enough.
     assert len(np.unique(scored)) == len(scored)
     assert np.isin(scored, numbers).all()
@@ -129,3 +131,29 @@ def test_rows_that_the_network_may_know_by_heart_are_named():
         # What does not look at the network does not depend on what that has learnt.
         NearestNeighborDetector(net, layer="input").fit(X[:40], y[:40]).predict(X)
         PNMLDetector(small).fit(X[:40, :4], y[:40]).predict(X[:, :4])
+
+
+@pytest.mark.parametrize("name", ON_TABLES)
+def test_doubt_is_a_share_of_held_out_rows(name):
+    X, y = load_wine(return_X_y=True)
+    X_train, X_val, y_train, y_val = train_test_split(X, y, test_size=0.4, random_state=0)
+    net = make_pipeline(StandardScaler(), MLPClassifier(max_iter=200, random_state=0))
+    net.fit(X_train, y_train)
+    detector = make_detector(name, net).fit(X_train, y_train, X_val=X_val, y_val=y_val)
+    doubt = detector.predict_doubt(X_val)
+    assert ((doubt >= 0) & (doubt < 1)).all()
+    # Each known row has as many others below it as its rank says.
+    n_below = (doubt[:, None] > doubt).sum(axis=1)
+    low = n_below < 0.85 * len(doubt)
+    np.testing.assert_allclose(doubt[low], n_below[low] / (len(doubt) + 1), atol=1e-9)
+    # Rows that only the score finds are doubtful, too.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert (detector.predict_doubt(1e6 * X_val[:3]) > 0.99).all()
+
+
+def test_doubt_needs_held_out_rows():
+    X, y = load_wine(return_X_y=True)
+    net = make_pipeline(StandardScaler(), MLPClassifier(max_iter=50, random_state=0)).fit(X, y)
+    with pytest.raises(ValueError, match="Pass some of them to fit, as X_val"):
+        EnergyDetector(net).fit(X, y).predict_doubt(X)

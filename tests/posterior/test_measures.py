@@ -317,7 +317,7 @@ def results(posterior):
     answers = {
         f"{setting} {name}": value
         for setting in SETTINGS
-        for name, value in posterior.uncertainty(setting)._asdict().items()
+        for name, value in posterior.uncertainty(setting)._columns().items()
     }
     answers["error"] = posterior.standard_error("given")
     answers["size"] = posterior.effective_sample_size()
@@ -700,3 +700,56 @@ def test_close_components_share_their_panels():
     mu = torch.linspace(-1, 1, 64, dtype=torch.float64)[None]
     edges = _panel_edges(mu, torch.ones_like(mu))
     assert (edges.diff(dim=-1) > 0).sum() < 20
+
+
+@pytest.mark.parametrize("measure", ["entropy", "brier", "zero_one"])
+@pytest.mark.parametrize("cut", [None, 3])
+def test_pairwise_divergence_of_classes_is_a_double_sum(measure, cut):
+    rng = np.random.default_rng(0)
+    proba = rng.dirichlet(np.ones(4), size=(7, 5))
+    log_weights = rng.normal(size=(7, 5))
+    weights = np.exp(log_weights) / np.exp(log_weights).sum(axis=0)
+    samples = Categorical(tensor(np.log(proba)))
+    posterior = make_posterior(samples[0], measure, setting="pairwise")
+    for part in (slice(cut), slice(cut, None)) if cut else (slice(None),):
+        posterior.update(samples[part], tensor(log_weights)[part])
+    own, expected = {
+        "entropy": (
+            -(proba * np.log(proba)).sum(-1),
+            lambda p, q: (p * np.log(p / q)).sum(-1),
+        ),
+        "brier": (1 - (proba**2).sum(-1), lambda p, q: ((p - q) ** 2).sum(-1)),
+        "zero_one": (
+            1 - proba.max(-1),
+            lambda p, q: p.max(-1) - np.take_along_axis(p, q.argmax(-1)[:, None], 1)[:, 0],
+        ),
+    }[measure]
+    pairs = [(i, j) for i in range(7) for j in range(7)]
+    divergence = sum(weights[i] * weights[j] * expected(proba[i], proba[j]) for i, j in pairs)
+    aleatoric, epistemic, total = posterior.uncertainty("pairwise")
+    close(aleatoric, (weights * own).sum(0), rtol=1e-10)
+    close(epistemic, divergence, rtol=1e-9)
+    close(total, aleatoric + epistemic)
+    assert np.isnan(posterior.standard_error("pairwise")).all()
+
+
+@pytest.mark.parametrize("measure", ["entropy", "variance"])
+def test_pairwise_divergence_of_values_is_a_double_sum(measure):
+    rng = np.random.default_rng(1)
+    mean, variance = rng.normal(size=(6, 4, 2)), rng.uniform(0.5, 2, size=(6, 4, 2))
+    samples = Gaussian(tensor(mean), tensor(variance))
+    posterior = make_posterior(samples[0], measure, setting="pairwise")
+    posterior.update(samples)
+
+    def divergence(i, j):
+        if measure == "variance":
+            return (mean[i] - mean[j]) ** 2
+        ratio = variance[i] / variance[j]
+        return 0.5 * (ratio - 1 - np.log(ratio) + (mean[i] - mean[j]) ** 2 / variance[j])
+
+    expected = np.mean([divergence(i, j) for i in range(6) for j in range(6)], axis=0).sum(-1)
+    close(posterior.uncertainty("pairwise").epistemic, expected, rtol=1e-10)
+    # Of equal models, only rounding is left.
+    same = make_posterior(samples[0], measure, setting="pairwise")
+    same.update(samples[[0, 0, 0]])
+    close(same.uncertainty("pairwise").epistemic, np.zeros(4), atol=1e-12)

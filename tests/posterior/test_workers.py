@@ -13,7 +13,7 @@ from joblib import _memmapping_reducer, parallel_config
 from torch import nn
 
 from sklearn_quam import QUAMClassifier, QUAMRegressor, ReferenceClassifier
-from sklearn_quam._search import adversarial
+from sklearn_quam._search.penalty import engine
 
 from ..networks import Dense
 from ..searches import quam
@@ -207,16 +207,16 @@ def test_running_out_of_memory_halves_the_searches(data, module, monkeypatch, er
     X, y = data
     expected = make(module).fit(X, y).predict_uncertainty(X[:9])
     sizes = []
-    search = adversarial.run_searches
+    search = engine.run_searches
 
-    def limited(problem, steps, query, original, target, n_targets, watcher):
-        sizes.append(len(target))
-        if len(target) > 4:
+    def limited(problem, steps, searches, *others):
+        sizes.append(len(searches))
+        if len(searches) > 4:
             raise error
-        return search(problem, steps, query, original, target, n_targets, watcher)
+        return search(problem, steps, searches, *others)
 
     est = make(module).fit(X, y)
-    monkeypatch.setattr(adversarial, "run_searches", limited)
+    monkeypatch.setattr(engine, "run_searches", limited)
     assert_same(est.predict_uncertainty(X[:9]), expected)
     assert max(sizes) > 4
     assert sizes[-1] <= 4
@@ -232,7 +232,7 @@ import resource, sys
 import numpy as np, torch
 from torch import nn
 from sklearn_quam import PenaltySearch, QUAMClassifier
-from sklearn_quam._search import adversarial
+from sklearn_quam._search.penalty import engine
 
 torch.manual_seed(0)
 torch.set_num_threads(1)
@@ -242,14 +242,14 @@ search = PenaltySearch(n_steps=1, batch_size=16)
 est = QUAMClassifier(net, search=search, memory_limit="100GB", random_state=0)
 est.fit(X, np.arange(64) % 3)
 few = est.predict_uncertainty(X[:1]).epistemic
-sizes, search = [], adversarial.run_searches
+sizes, search = [], engine.run_searches
 
-def noted(problem, steps, query, original, target, *others):
-    found = search(problem, steps, query, original, target, *others)
-    sizes.append(len(target))
+def noted(problem, steps, searches, *others):
+    found = search(problem, steps, searches, *others)
+    sizes.append(len(searches))
     return found
 
-adversarial.run_searches = noted
+engine.run_searches = noted
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + 400 * 10**6,) * 2)
 many = est.predict_uncertainty(X[:50]).epistemic
@@ -281,7 +281,7 @@ def test_running_out_of_memory_with_a_single_search_is_an_error(data, module, mo
         raise error
 
     est = make(module).fit(X, y)
-    monkeypatch.setattr(adversarial, "run_searches", never)
+    monkeypatch.setattr(engine, "run_searches", never)
     with pytest.raises(type(error), match=r"memory|allocate"):
         est.predict_uncertainty(X[:3])
 

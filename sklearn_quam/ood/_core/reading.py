@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -13,14 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .._messages import shown
-from .._network.cut.layers import execution_order, last_module, layers_in_order
-from .._network.inputs.rows import Inputs, StoredRows
-from .._network.likelihood import as_columns
-from .._network.limits import batches
-from .._network.outputs import InvalidOutputError, NetworkErrors
-from .._network.reference import ReferenceModel, cannot_process
-from .._posterior.known import InputRange
+from ..._messages import shown
+from ..._network.cut.layers import execution_order, last_module, layers_in_order
+from ..._network.inputs.rows import Inputs, StoredRows
+from ..._network.likelihood import as_columns
+from ..._network.limits import batches
+from ..._network.outputs import InvalidOutputError, NetworkErrors
+from ..._network.reference import ReferenceModel, cannot_process
+from ..._posterior.known import InputRange
 
 PENULTIMATE, INPUT = "penultimate", "input"
 # Layers whose output has channels on the second axis and places behind.
@@ -65,6 +65,19 @@ class Head:
     weight: np.ndarray
     bias: np.ndarray
 
+    def logits(self, features: np.ndarray) -> np.ndarray:
+        """Return what it makes of features."""
+        return features @ self.weight.T + self.bias
+
+
+def head_of(layer: nn.Linear) -> Head:
+    """Return a linear layer in double precision; of a single logit, minus and plus half of it."""
+    weight = layer.weight.detach().cpu().double().numpy()
+    bias = np.zeros(len(weight)) if layer.bias is None else layer.bias.detach().cpu().numpy()
+    if len(weight) == 1:
+        weight, bias = np.vstack([-weight, weight]) / 2, np.hstack([-bias, bias]) / 2
+    return Head(weight, bias.astype(float))
+
 
 @dataclass(frozen=True, eq=False)
 class Reader:
@@ -83,6 +96,10 @@ class Reader:
         Whether the logits are what the last layer returns, and not the network.
     known : InputRange or None
         Where the values of the training rows lie; what is far outside counts as infinite.
+    n_features : int
+        How many features the layers show.
+    last_gives_logits : bool
+        Whether the features are what a linear last layer turns into the logits.
     """
 
     reference: ReferenceModel
@@ -90,6 +107,13 @@ class Reader:
     layers: tuple[str, ...]
     logits_of_last: bool = False
     known: InputRange | None = None
+    n_features: int = 0
+    last_gives_logits: bool = False
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network is."""
+        return self.reference.device
 
     def __call__(self, inputs: StoredRows) -> Seen:
         parts = [self._read(inputs[rows]) for rows in batches(inputs)]
@@ -139,6 +163,14 @@ class Reader:
             values = values.flatten(2).mean(2) if places_last else values.flatten(1, -2).mean(1)
         return values
 
+    def knowing(self, more: InputRange) -> Reader:
+        """Return the same with training rows whose values lie elsewhere, too."""
+        return replace(self, known=more if self.known is None else self.known.joined(more))
+
+    def logits(self, features: np.ndarray) -> np.ndarray | None:
+        """Return what the last layer makes of features, if it is known."""
+        return self.head().logits(features) if self.last_gives_logits else None
+
     def head(self) -> Head:
         """Return the last layer, if it is linear and nothing but a softmax comes behind it."""
         layer = self.reference.module.get_submodule(self.last)
@@ -147,11 +179,7 @@ class Reader:
                 f"The network's last layer is a {type(layer).__name__}; this detector needs a "
                 "linear one. EnergyDetector and MahalanobisDetector take any network."
             )
-        weight = layer.weight.detach().cpu().double().numpy()
-        bias = np.zeros(len(weight)) if layer.bias is None else layer.bias.detach().cpu().numpy()
-        if len(weight) == 1:
-            weight, bias = np.vstack([-weight, weight]) / 2, np.hstack([-bias, bias]) / 2
-        return Head(weight, bias.astype(float))
+        return head_of(layer)
 
 
 def make_reader(
@@ -191,10 +219,27 @@ def make_reader(
             raise ValueError(f"layer={shown(name)} does not run when the network predicts.")
     layers = layers_in_order(module, lambda: reference.likelihood.pick(module(*rows.parts)))
     last = last_module(module, layers)
-    if reference.likelihood.link in ("logits", "binary_logit"):
-        return Reader(reference, last, names)
-    _check_logits_of_last(reference, last, rows)
-    return Reader(reference, last, names, logits_of_last=True)
+    reader = Reader(reference, last, names)
+    if reference.likelihood.link not in ("logits", "binary_logit"):
+        _check_logits_of_last(reference, last, rows)
+        reader = replace(reader, logits_of_last=True)
+    logits, features, _ = reader._read(probe)
+    is_linear = type(module.get_submodule(last)) is nn.Linear and names == (PENULTIMATE,)
+    gives_logits = is_linear and agrees(reader.head().logits(features), logits)
+    return replace(reader, n_features=features.shape[1], last_gives_logits=gives_logits)
+
+
+def agrees(found: np.ndarray, logits: np.ndarray) -> bool:
+    """Tell whether logits are the same, to half a precision."""
+    if found.shape != logits.shape:
+        return False
+    return bool(np.abs(found - logits).max() <= 1e-2 * max(1.0, np.abs(logits).max()))
+
+
+def seen_alone(features: np.ndarray, logits: np.ndarray) -> Seen:
+    """Return features and logits of rows of which nothing else was seen."""
+    largest = [np.zeros(len(features)), _largest(features), _largest(logits)]
+    return Seen(logits, features, np.column_stack(largest))
 
 
 def _check_logits_of_last(reference: ReferenceModel, last: str, rows: Inputs) -> None:

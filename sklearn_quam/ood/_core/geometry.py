@@ -1,4 +1,4 @@
-"""Lengths of vectors in units of a covariance that may be singular."""
+"""Lengths of vectors, also in units of a covariance that may be singular, and its shrinkage."""
 
 from __future__ import annotations
 
@@ -50,3 +50,33 @@ def precision_of(matrix: np.ndarray, added: float = 0.0) -> Precision:
     values = np.maximum(values, 0.0) + added
     smallest = np.finfo(float).eps * len(values) * values.max()
     return Precision(vectors / np.sqrt(np.maximum(values, smallest or 1.0)))
+
+
+def unit_length(vectors: np.ndarray) -> np.ndarray:
+    """Return vectors divided by their length, zeros as they are."""
+    largest = np.abs(vectors).max(axis=1, keepdims=True, initial=0.0)
+    scaled = vectors / np.where(largest > 0, largest, 1.0)
+    length = np.linalg.norm(scaled, axis=1, keepdims=True)
+    return scaled / np.where(length > 0, length, 1.0)
+
+
+def oas_shrinkage(covariance: np.ndarray, n_rows: float) -> float:
+    """Return how far to shrink a covariance to a multiple of the identity.
+
+    The oracle approximating estimate, which unlike Ledoit's and Wolf's needs no rows.
+
+    Parameters
+    ----------
+    covariance : ndarray of shape (n_features, n_features)
+        Of the rows.
+    n_rows : float
+        How many there were.
+
+    Returns
+    -------
+    float
+        Between 0 and 1.
+    """
+    size, mean = float((covariance**2).mean()), np.trace(covariance) / len(covariance)
+    excess = (n_rows + 1) * (size - mean**2 / len(covariance))
+    return min((size + mean**2) / excess, 1.0) if excess > 0 else 1.0

@@ -1,0 +1,69 @@
+"""
+Which predictions to hold back
+==============================
+
+Two things go wrong with predictions: the network errs, or the row is none it could know. Doubt is
+one number for both, and says which share of known rows is less doubtful. Here a network of digits
+has never seen a 3 or a 8, and one in ten of its labels is wrong.
+"""
+
+# %%
+# Digits, some of them unknown
+# ----------------------------
+
+import matplotlib.pyplot as plt
+import numpy as np
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+from sklearn.neural_network import MLPClassifier
+
+from sklearn_quam import QUAMClassifier
+from sklearn_quam.display import UncertaintyHistogramDisplay
+from sklearn_quam.model_selection import RejectOptionClassifier, compare_uncertainty
+from sklearn_quam.ood import EnergyDetector, NearestNeighborDetector, PNMLDetector
+
+X, y = load_digits(return_X_y=True)
+X_unknown, X, y = X[np.isin(y, (3, 8))] / 16, X[~np.isin(y, (3, 8))] / 16, y[~np.isin(y, (3, 8))]
+rng = np.random.default_rng(0)
+y = np.where(rng.random(len(y)) < 0.1, rng.choice(np.unique(y), len(y)), y)
+X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.3, random_state=0)
+X_train, X_val, y_train, y_val = train_test_split(X_train, y_train, test_size=0.3, random_state=0)
+net = MLPClassifier([64, 64], alpha=0.1, tol=1e-2, random_state=0).fit(X_train, y_train)
+
+# %%
+# Wrap, fit, ask
+# --------------
+# Held-out rows, which the network was not trained on, show how doubtful known rows are.
+
+est = QUAMClassifier(net, random_state=0)
+est.fit(X_train, y_train, X_val=X_val, y_val=y_val)
+doubt = est.predict_doubt(X_test)
+print(f"known digits with a doubt above 0.9:   {(doubt > 0.9).mean():.0%}")
+print(f"unknown digits with a doubt above 0.9: {(est.predict_doubt(X_unknown) > 0.9).mean():.0%}")
+
+# %%
+# Reject
+# ------
+
+reject = RejectOptionClassifier(est, threshold=est.threshold(0.8), cv="prefit").fit(X_val, y_val)
+print(f"known digits answered:   {reject.accepts(X_test).mean():.0%}")
+print(f"unknown digits answered: {reject.accepts(X_unknown).mean():.0%}")
+print(f"accuracy: {est.score(X_test, y_test):.3f}, answered {reject.score(X_test, y_test):.3f}")
+
+# %%
+# Plot
+# ----
+# The dashed line is the threshold that 95 % of known rows do not exceed.
+
+UncertaintyHistogramDisplay.from_estimator(est, X_test, X_unknown, component="doubt", bins=20)
+plt.show()
+
+# %%
+# Compare
+# -------
+# "both" counts mistakes and unknown rows as failures.
+
+others = {"energy": EnergyDetector(net), "neighbors": NearestNeighborDetector(net)}
+methods = {"QUAM, doubt": est, **others, "pNML": PNMLDetector(net)}
+known = (X_train, y_train, X_test, y_test)
+compare_uncertainty(methods, *known, X_unknown, n_resamples=20, random_state=0)
