@@ -8,6 +8,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
 import benchmark_tables  # noqa: E402
+import figures  # noqa: E402
 
 import sklearn_quam  # noqa: E402
 
@@ -32,7 +33,13 @@ html_theme = "pydata_sphinx_theme"
 html_static_path = ["_static"]
 # Pages without sections of their own leave their width to text and tables.
 html_sidebars = {page.stem: [] for page in HERE.glob("*.rst")}
-html_theme_options = {"show_toc_level": 2, "navigation_with_keys": False}
+html_css_files = ["cards.css"]
+html_theme_options = {
+    "show_toc_level": 2,
+    "navigation_with_keys": False,
+    # Install, quick start, guide, examples, API and results; the others are under "More".
+    "header_links_before_dropdown": 6,
+}
 numpydoc_show_class_members = False
 autodoc_typehints = "none"
 sphinx_gallery_conf = {
@@ -53,3 +60,4 @@ sphinx_gallery_conf = {
 }
 
 benchmark_tables.write(HERE / "generated")
+figures.write(HERE / "generated")

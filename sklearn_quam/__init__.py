@@ -4,7 +4,7 @@ from ._loading import load
 from ._network.parameters import LoRA
 from ._posterior.results import ChainDiagnostics, Diagnostics, SearchDiagnostics, Uncertainty
 from ._search.natural.arguments import LinearSearch, NaturalSearch
-from ._search.penalty import PenaltySearch
+from ._search.penalty.arguments import PenaltySearch
 from .baselines import (
     CyclicalSGHMCClassifier,
     CyclicalSGHMCRegressor,

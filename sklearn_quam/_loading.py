@@ -20,7 +20,7 @@ _PUBLIC = [getattr(room, name) for room in (baselines, ood) for name in room.__a
 METHODS: dict[str, Any] = {
     cls.__name__: cls
     for cls in (quam.QUAMClassifier, quam.QUAMRegressor, *_PUBLIC)
-    if issubclass(cls, Saved)
+    if isinstance(cls, type) and issubclass(cls, Saved)
 }
 
 
@@ -39,7 +39,8 @@ def load(path: str | os.PathLike, estimator: Any) -> Any:
     estimator : estimator, torch.nn.Module or list of these
         A network of the structure that was saved, whatever its weights: these come from the file,
         into a copy. A module as it is constructed, an initialised skorch net, or a fitted
-        scikit-learn network with the same labels. Of a pipeline, the fitted transformers are taken
+        scikit-learn network with the same labels. None for a detector that was
+        fitted to features. Of a pipeline, the fitted transformers are taken
         as they are. An ensemble that was given as ``estimators=[...]`` takes a list again.
 
     Returns

@@ -15,7 +15,9 @@ __all__ = [
     "NetworkError",
     "PoorFitWarning",
     "SeenRowsWarning",
+    "SlowNetworkWarning",
     "SlowWarning",
+    "TrainingLossWarning",
     "UncertaintyWarning",
     "UnreadableFileError",
 ]
@@ -214,6 +216,20 @@ class SeenRowsWarning(UncertaintyWarning):
     """
 
 
+class SlowNetworkWarning(UncertaintyWarning):
+    """The network of QUAM is run as a whole, or model by model, so that every row takes long.
+
+    ``fit`` says it once. What is fast are linear layers at the end of the network, one after the
+    other: ``parameters="last_layer"``, or the head of the network alone, with its features as X.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from sklearn_quam.exceptions import SlowNetworkWarning
+    >>> warnings.simplefilter("ignore", SlowNetworkWarning)    # there is time
+    """
+
+
 class SlowWarning(UncertaintyWarning):
     """A run will take more than ten minutes; says what would make it shorter.
 
@@ -222,4 +238,19 @@ class SlowWarning(UncertaintyWarning):
     >>> import warnings
     >>> from sklearn_quam.exceptions import SlowWarning
     >>> warnings.simplefilter("ignore", SlowWarning)    # there is time
+    """
+
+
+class TrainingLossWarning(UncertaintyWarning):
+    """A network was trained with another loss than the one that costs are measured in.
+
+    A skorch net's criterion has class weights or label smoothing, or is a focal loss. Costs are
+    measured in plain cross-entropy, a training row like any other. Class weights become part of
+    them as ``sample_weight``.
+
+    Examples
+    --------
+    >>> import warnings
+    >>> from sklearn_quam.exceptions import TrainingLossWarning
+    >>> warnings.simplefilter("ignore", TrainingLossWarning)    # it is known
     """

@@ -11,6 +11,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import Interval
 from torch import Tensor
 
+from .._documented import CLASSIFIER, REGRESSOR, documented
 from .._network.free import Free, FreeNetwork, draw_batches
 from .._network.limits import Limits
 from .._network.reference import TrainingSet
@@ -129,6 +130,7 @@ class _CyclicalSGHMC(SampledWeights):
         }
 
 
+@documented(CLASSIFIER)
 class CyclicalSGHMCClassifier(_CyclicalSGHMC, BaseUncertaintyClassifier):
     """Uncertainty of a network's classification by cyclical stochastic gradient HMC.
 
@@ -138,16 +140,6 @@ class CyclicalSGHMCClassifier(_CyclicalSGHMC, BaseUncertaintyClassifier):
 
     Parameters
     ----------
-    estimator : estimator or torch.nn.Module, default=None
-        A fitted skorch net, a trained module, a fitted scikit-learn ``MLPClassifier`` or
-        ``LogisticRegression``, or a pipeline that ends in one of these: taken as it is, never
-        retrained and never changed. An unfitted one is cloned and trained by ``fit``. None trains a
-        small network on scaled inputs.
-    parameters : str, int, list of str, callable or LoRA, default="all"
-        What may differ from the given network: "all", "last_layer", a number of last layers,
-        "bias", "norm" (of normalisation layers), names of parameters or patterns such as "head.*",
-        a function of (name, parameter), "lora" or a `LoRA`. The part of the network before it is
-        computed only once for each row.
     n_chains : int, default=4
         Chains that run at the same time, all from the given network.
     n_cycles : int, default=4
@@ -170,54 +162,15 @@ class CyclicalSGHMCClassifier(_CyclicalSGHMC, BaseUncertaintyClassifier):
         Inverse variance of the Gaussian prior of each parameter, around zero.
     batch_size : int, default=64
         Training rows that a step sees; the same for all chains.
-    memory_limit : int, float or str, default=None
-        Memory for models that run together, in bytes or as a text such as "1GB"; None takes a
-        quarter of what is free. The chains take what a mini-batch of all of them needs, whatever
-        this is.
-    setting : {"given", "expected"}, default="given"
-        "given" judges the given network (setting (b) of the paper), "expected" the average of all
-        plausible models, which then also predicts (setting (a)). It may be changed after ``fit``:
-        both use the same models.
-    measure : {"entropy", "brier", "zero_one"}, default="entropy"
-        Entropies in nats, Brier scores, or zero-one losses.
-    link : {"logits", "log_probabilities", "probabilities", "binary_logit"}, default=None
-        What the network returns: scores, logarithms of probabilities, probabilities, or the one
-        score of the second of two classes. None takes it from a skorch net's criterion, and means
-        logits for a plain module.
-    output : str or int, default=None
-        Which output is meant, by its name or number, if the network returns several. None takes
-        ``logits``, or what comes first.
-    device : str or torch.device, default=None
-        Where to run; None stays where the network is.
+    memory_limit
+        The chains take what a mini-batch of all of them needs, whatever this is.
     random_state : int, RandomState instance or None, default=None
         Seeds mini-batches and noise, and the training of an unfitted estimator.
-    verbose : int, default=None
-        1 shows progress bars, 0 none; None shows those that take more than about ten seconds.
 
     Attributes
     ----------
-    classes_ : ndarray of shape (n_classes,)
-        Labels.
-    conformal_scores_ : ndarray of shape (n_val, ...)
-        How far off the targets of held-out rows are, by what was predicted for them: sorted. Only
-        if ``X_val`` was passed to ``fit``.
-    conformal_labels_ : ndarray of shape (n_val,)
-        Columns of the labels of these rows, in the same order.
-    logit_scale_ : float
-        What logits are multiplied by in ``predict_proba`` with ``setting="expected"``: the inverse
-        of the temperature of temperature scaling. 1 if no ``X_val`` was passed to ``fit``.
-    estimator_ : estimator or torch.nn.Module
-        The fitted network.
-    parameter_names_ : list of str
-        Parameters of the network that may differ.
-    n_parameters_searched_ : int
-        Number of values in them, or in the factors of low-rank updates of them.
-    reference_loss_ : float
-        Mean negative log-likelihood of the network on the training data.
-    n_features_in_ : int
-        Number of features seen by ``fit``.
-    feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Names of the features, if X has any.
+    parameter_names_
+    n_parameters_searched_
 
     References
     ----------
@@ -288,101 +241,17 @@ class CyclicalSGHMCClassifier(_CyclicalSGHMC, BaseUncertaintyClassifier):
         self.verbose = verbose
 
 
+@documented(REGRESSOR, CyclicalSGHMCClassifier)
 class CyclicalSGHMCRegressor(_CyclicalSGHMC, BaseUncertaintyRegressor):
     """Uncertainty of a network's regression by cyclical stochastic gradient HMC.
 
-    Chains start at the given network. In each cycle the step size falls from large to zero: a chain
-    first moves on, then samples the weights around where it has arrived, with noise in each step.
-    Dropout is off and batch normalisation keeps its statistics.
-
     Parameters
     ----------
-    estimator : estimator or torch.nn.Module, default=None
-        A fitted skorch net, a trained module, a fitted scikit-learn ``MLPRegressor``, ``Ridge`` or
-        ``LinearRegression``, or a pipeline that ends in one of these: taken as it is, never
-        retrained and never changed. An unfitted one is cloned and trained by ``fit``. None trains a
-        small network on scaled inputs.
-    parameters : str, int, list of str, callable or LoRA, default="all"
-        What may differ from the given network: "all", "last_layer", a number of last layers,
-        "bias", "norm" (of normalisation layers), names of parameters or patterns such as "head.*",
-        a function of (name, parameter), "lora" or a `LoRA`. The part of the network before it is
-        computed only once for each row.
-    n_chains : int, default=4
-        Chains that run at the same time, all from the given network.
-    n_cycles : int, default=4
-        Cycles of the step size.
-    n_steps : int, default=500
-        Steps of each cycle.
-    samples_per_cycle : int, default=4
-        Models to take from the noisy part of each cycle of each chain.
-    exploration : float, default=0.8
-        Share of a cycle without noise, in which the chain moves on to another minimum of the loss.
     learning_rate : float, default=0.02
         Step size at the beginning of a cycle, for the gradient of the mean loss (of half the mean
         squared error for networks that predict the mean only); it falls to zero along half a
         cosine. It is never more than the inverse of the loss's largest curvature at the given
         network.
-    friction : float, default=0.1
-        Share of the momentum that is lost in a step.
-    temperature : float, default=1.0
-        1 samples the posterior; less, a sharpened one.
-    prior_precision : float, default=1.0
-        Inverse variance of the Gaussian prior of each parameter, around zero.
-    batch_size : int, default=64
-        Training rows that a step sees; the same for all chains.
-    memory_limit : int, float or str, default=None
-        Memory for models that run together, in bytes or as a text such as "1GB"; None takes a
-        quarter of what is free. The chains take what a mini-batch of all of them needs, whatever
-        this is.
-    setting : {"given", "expected"}, default="given"
-        "given" judges the given network (setting (b) of the paper), "expected" the average of all
-        plausible models, which then also predicts (setting (a)). It may be changed after ``fit``:
-        both use the same models.
-    measure : {"entropy", "variance"}, default="entropy"
-        Entropies in nats, or variances in squared units of the target.
-    noise_variance : float or array-like of shape (n_outputs,), default=None
-        Variance around the mean, for networks that predict the mean only. None measures it by the
-        residuals of the training data, or of half of ``X_val`` if ``fit`` gets that.
-    link : {"mean", "mean_variance", "mean_log_variance"}, default=None
-        What the network returns; two parts are a tuple, or the two halves of the columns. None
-        takes it from a skorch net's criterion, such as ``MSELoss`` for the mean; of other modules
-        it takes a tuple for mean and variance, anything else for the mean.
-    output : str or int, default=None
-        Which output is meant, by its name or number, if the network returns several. None takes
-        ``logits``, or what comes first.
-    device : str or torch.device, default=None
-        Where to run; None stays where the network is.
-    random_state : int, RandomState instance or None, default=None
-        Seeds mini-batches and noise, and the training of an unfitted estimator.
-    verbose : int, default=None
-        1 shows progress bars, 0 none; None shows those that take more than about ten seconds.
-
-    Attributes
-    ----------
-    estimator_ : estimator or torch.nn.Module
-        The fitted network.
-    parameter_names_ : list of str
-        Parameters of the network that may differ.
-    n_parameters_searched_ : int
-        Number of values in them, or in the factors of low-rank updates of them.
-    n_outputs_ : int
-        Number of values predicted for a row.
-    noise_variance_ : ndarray of shape (n_outputs,)
-        Variance around the mean; only for networks that predict the mean only.
-    conformal_scores_ : ndarray of shape (n_val, ...)
-        How far off the targets of held-out rows are, by what was predicted for them: sorted. Only
-        if ``X_val`` was passed to ``fit``.
-    reference_loss_ : float
-        Mean negative log-likelihood of the network on the training data.
-    n_features_in_ : int
-        Number of features seen by ``fit``.
-    feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Names of the features, if X has any.
-
-    References
-    ----------
-    R. Zhang, C. Li, J. Zhang, C. Chen, A. G. Wilson, "Cyclical Stochastic Gradient MCMC for
-    Bayesian Deep Learning", ICLR 2020.
 
     Examples
     --------

@@ -10,6 +10,7 @@ import torch
 from sklearn.utils._param_validation import Interval
 from torch import Tensor
 
+from .._documented import CLASSIFIER, REGRESSOR, documented
 from .._network.free import Free, FreeNetwork
 from .._network.inputs.rows import Inputs
 from .._network.limits import Limits, slices
@@ -140,6 +141,7 @@ class _HamiltonianMonteCarlo(SampledWeights):
         return potential
 
 
+@documented(CLASSIFIER)
 class HMCClassifier(_HamiltonianMonteCarlo, BaseUncertaintyClassifier):
     """Uncertainty of a network's classification by Hamiltonian Monte Carlo.
 
@@ -152,16 +154,6 @@ class HMCClassifier(_HamiltonianMonteCarlo, BaseUncertaintyClassifier):
 
     Parameters
     ----------
-    estimator : estimator or torch.nn.Module, default=None
-        A fitted skorch net, a trained module, a fitted scikit-learn ``MLPClassifier`` or
-        ``LogisticRegression``, or a pipeline that ends in one of these: taken as it is, never
-        retrained and never changed. An unfitted one is cloned and trained by ``fit``. None trains a
-        small network on scaled inputs.
-    parameters : str, int, list of str, callable or LoRA, default="all"
-        What may differ from the given network: "all", "last_layer", a number of last layers,
-        "bias", "norm" (of normalisation layers), names of parameters or patterns such as "head.*",
-        a function of (name, parameter), "lora" or a `LoRA`. The part of the network before it is
-        computed only once for each row.
     n_chains : int, default=4
         Chains that run at the same time, from different points around the given network.
     n_samples : int, default=200
@@ -175,59 +167,19 @@ class HMCClassifier(_HamiltonianMonteCarlo, BaseUncertaintyClassifier):
         Share of the trajectories that the step size is adapted to have accepted.
     prior_precision : float, default=1.0
         Inverse variance of the Gaussian prior of each parameter, around zero.
-    memory_limit : int, float or str, default=None
-        Memory for models that run together, in bytes or as a text such as "1GB"; None takes a
-        quarter of what is free.
-    setting : {"given", "expected"}, default="given"
-        "given" judges the given network (setting (b) of the paper), "expected" the average of all
-        plausible models, which then also predicts (setting (a)). It may be changed after ``fit``:
-        both use the same models.
-    measure : {"entropy", "brier", "zero_one"}, default="entropy"
-        Entropies in nats, Brier scores, or zero-one losses.
-    link : {"logits", "log_probabilities", "probabilities", "binary_logit"}, default=None
-        What the network returns: scores, logarithms of probabilities, probabilities, or the one
-        score of the second of two classes. None takes it from a skorch net's criterion, and means
-        logits for a plain module.
-    output : str or int, default=None
-        Which output is meant, by its name or number, if the network returns several. None takes
-        ``logits``, or what comes first.
-    device : str or torch.device, default=None
-        Where to run; None stays where the network is.
     random_state : int, RandomState instance or None, default=None
         Seeds the chains and the training of an unfitted estimator.
-    verbose : int, default=None
-        1 shows progress bars, 0 none; None shows those that take more than about ten seconds.
 
     Attributes
     ----------
-    classes_ : ndarray of shape (n_classes,)
-        Labels.
-    conformal_scores_ : ndarray of shape (n_val, ...)
-        How far off the targets of held-out rows are, by what was predicted for them: sorted. Only
-        if ``X_val`` was passed to ``fit``.
-    conformal_labels_ : ndarray of shape (n_val,)
-        Columns of the labels of these rows, in the same order.
-    logit_scale_ : float
-        What logits are multiplied by in ``predict_proba`` with ``setting="expected"``: the inverse
-        of the temperature of temperature scaling. 1 if no ``X_val`` was passed to ``fit``.
-    estimator_ : estimator or torch.nn.Module
-        The fitted network.
-    parameter_names_ : list of str
-        Parameters of the network that may differ.
-    n_parameters_searched_ : int
-        Number of values in them, or in the factors of low-rank updates of them.
+    parameter_names_
+    n_parameters_searched_
     r_hat_ : float
         Largest split R-hat of the predictions of (up to 512) training rows.
     step_size_ : float
         Length of the leapfrog steps.
     acceptance_rate_ : float
         Mean probability with which trajectories were accepted after the warm-up.
-    reference_loss_ : float
-        Mean negative log-likelihood of the network on the training data.
-    n_features_in_ : int
-        Number of features seen by ``fit``.
-    feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Names of the features, if X has any.
 
     References
     ----------
@@ -291,100 +243,9 @@ class HMCClassifier(_HamiltonianMonteCarlo, BaseUncertaintyClassifier):
         self.verbose = verbose
 
 
+@documented(REGRESSOR, HMCClassifier)
 class HMCRegressor(_HamiltonianMonteCarlo, BaseUncertaintyRegressor):
     """Uncertainty of a network's regression by Hamiltonian Monte Carlo.
-
-    Samples the posterior of the weights without approximation, given enough time: the ground truth
-    for small networks and data sets. Every step takes the gradient of the loss on all training
-    rows; all chains run as one batch. The diagnostics tell for each row how much the chains
-    disagree (``r_hat``) and how many independent draws theirs are worth
-    (``effective_sample_size``); a `~sklearn.exceptions.ConvergenceWarning` says when ``r_hat``
-    exceeds 1.1.
-
-    Parameters
-    ----------
-    estimator : estimator or torch.nn.Module, default=None
-        A fitted skorch net, a trained module, a fitted scikit-learn ``MLPRegressor``, ``Ridge`` or
-        ``LinearRegression``, or a pipeline that ends in one of these: taken as it is, never
-        retrained and never changed. An unfitted one is cloned and trained by ``fit``. None trains a
-        small network on scaled inputs.
-    parameters : str, int, list of str, callable or LoRA, default="all"
-        What may differ from the given network: "all", "last_layer", a number of last layers,
-        "bias", "norm" (of normalisation layers), names of parameters or patterns such as "head.*",
-        a function of (name, parameter), "lora" or a `LoRA`. The part of the network before it is
-        computed only once for each row.
-    n_chains : int, default=4
-        Chains that run at the same time, from different points around the given network.
-    n_samples : int, default=200
-        Draws of each chain that count.
-    n_warmup : int, default=100
-        Draws of each chain before those, in which the step size is adapted.
-    n_leapfrog : int, default=100
-        Leapfrog steps of a trajectory on average; each is between half and one and a half times as
-        long.
-    target_acceptance : float, default=0.8
-        Share of the trajectories that the step size is adapted to have accepted.
-    prior_precision : float, default=1.0
-        Inverse variance of the Gaussian prior of each parameter, around zero.
-    memory_limit : int, float or str, default=None
-        Memory for models that run together, in bytes or as a text such as "1GB"; None takes a
-        quarter of what is free.
-    setting : {"given", "expected"}, default="given"
-        "given" judges the given network (setting (b) of the paper), "expected" the average of all
-        plausible models, which then also predicts (setting (a)). It may be changed after ``fit``:
-        both use the same models.
-    measure : {"entropy", "variance"}, default="entropy"
-        Entropies in nats, or variances in squared units of the target.
-    noise_variance : float or array-like of shape (n_outputs,), default=None
-        Variance around the mean, for networks that predict the mean only. None measures it by the
-        residuals of the training data, or of half of ``X_val`` if ``fit`` gets that.
-    link : {"mean", "mean_variance", "mean_log_variance"}, default=None
-        What the network returns; two parts are a tuple, or the two halves of the columns. None
-        takes it from a skorch net's criterion, such as ``MSELoss`` for the mean; of other modules
-        it takes a tuple for mean and variance, anything else for the mean.
-    output : str or int, default=None
-        Which output is meant, by its name or number, if the network returns several. None takes
-        ``logits``, or what comes first.
-    device : str or torch.device, default=None
-        Where to run; None stays where the network is.
-    random_state : int, RandomState instance or None, default=None
-        Seeds the chains and the training of an unfitted estimator.
-    verbose : int, default=None
-        1 shows progress bars, 0 none; None shows those that take more than about ten seconds.
-
-    Attributes
-    ----------
-    estimator_ : estimator or torch.nn.Module
-        The fitted network.
-    parameter_names_ : list of str
-        Parameters of the network that may differ.
-    n_parameters_searched_ : int
-        Number of values in them, or in the factors of low-rank updates of them.
-    r_hat_ : float
-        Largest split R-hat of the predictions of (up to 512) training rows.
-    step_size_ : float
-        Length of the leapfrog steps.
-    acceptance_rate_ : float
-        Mean probability with which trajectories were accepted after the warm-up.
-    n_outputs_ : int
-        Number of values predicted for a row.
-    noise_variance_ : ndarray of shape (n_outputs,)
-        Variance around the mean; only for networks that predict the mean only.
-    conformal_scores_ : ndarray of shape (n_val, ...)
-        How far off the targets of held-out rows are, by what was predicted for them: sorted. Only
-        if ``X_val`` was passed to ``fit``.
-    reference_loss_ : float
-        Mean negative log-likelihood of the network on the training data.
-    n_features_in_ : int
-        Number of features seen by ``fit``.
-    feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Names of the features, if X has any.
-
-    References
-    ----------
-    R. M. Neal, "MCMC Using Hamiltonian Dynamics", Handbook of Markov Chain Monte Carlo, 2011. M. D.
-    Hoffman, A. Gelman, "The No-U-Turn Sampler: Adaptively Setting Path Lengths in Hamiltonian Monte
-    Carlo", JMLR 2014 (adaptation of the step size).
 
     Examples
     --------

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from sklearn.utils._param_validation import Interval
 
+from .._documented import CLASSIFIER, REGRESSOR, documented
 from .._network.cut.layers import last_module, layers_in_order
 from .._network.free import probe_rows
 from .._posterior.fitted import FittedMethod
@@ -74,6 +75,7 @@ class _MCDropout(BaseUncertaintyEstimator):
         return models
 
 
+@documented(CLASSIFIER)
 class MCDropoutClassifier(_MCDropout, BaseUncertaintyClassifier):
     """Uncertainty of a network's classification by Monte Carlo dropout.
 
@@ -84,11 +86,6 @@ class MCDropoutClassifier(_MCDropout, BaseUncertaintyClassifier):
 
     Parameters
     ----------
-    estimator : estimator or torch.nn.Module, default=None
-        A fitted skorch net, a trained module, a fitted scikit-learn ``MLPClassifier`` or
-        ``LogisticRegression``, or a pipeline that ends in one of these: taken as it is, never
-        retrained and never changed. An unfitted one is cloned and trained by ``fit``. None trains a
-        small network on scaled inputs.
     n_samples : int, default=256
         Thinned networks to average over. They are the same for all rows.
     p : float, default=None
@@ -96,48 +93,13 @@ class MCDropoutClassifier(_MCDropout, BaseUncertaintyClassifier):
         has none; for the small network that is trained if ``estimator`` is None, it means 0.1. A
         number replaces the rates of all dropout layers, or puts dropout before the last layer of a
         network that has none.
-    setting : {"given", "expected"}, default="given"
-        "given" judges the given network (setting (b) of the paper), "expected" the average of all
-        plausible models, which then also predicts (setting (a)). It may be changed after ``fit``:
-        both use the same models.
-    measure : {"entropy", "brier", "zero_one"}, default="entropy"
-        Entropies in nats, Brier scores, or zero-one losses.
-    link : {"logits", "log_probabilities", "probabilities", "binary_logit"}, default=None
-        What the network returns: scores, logarithms of probabilities, probabilities, or the one
-        score of the second of two classes. None takes it from a skorch net's criterion, and means
-        logits for a plain module.
-    output : str or int, default=None
-        Which output is meant, by its name or number, if the network returns several. None takes
-        ``logits``, or what comes first.
-    device : str or torch.device, default=None
-        Where to run; None stays where the network is.
     random_state : int, RandomState instance or None, default=None
         Seeds the masks and the training of an unfitted estimator.
-    verbose : int, default=None
-        1 shows progress bars, 0 none; None shows those that take more than about ten seconds.
 
     Attributes
     ----------
-    classes_ : ndarray of shape (n_classes,)
-        Labels.
-    conformal_scores_ : ndarray of shape (n_val, ...)
-        How far off the targets of held-out rows are, by what was predicted for them: sorted. Only
-        if ``X_val`` was passed to ``fit``.
-    conformal_labels_ : ndarray of shape (n_val,)
-        Columns of the labels of these rows, in the same order.
-    logit_scale_ : float
-        What logits are multiplied by in ``predict_proba`` with ``setting="expected"``: the inverse
-        of the temperature of temperature scaling. 1 if no ``X_val`` was passed to ``fit``.
-    estimator_ : estimator or torch.nn.Module
-        The fitted network.
     p_ : float or None
         The rate that is used; None for the network's own.
-    reference_loss_ : float
-        Mean negative log-likelihood of the network on the training data.
-    n_features_in_ : int
-        Number of features seen by ``fit``.
-    feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Names of the features, if X has any.
 
     References
     ----------
@@ -188,75 +150,9 @@ class MCDropoutClassifier(_MCDropout, BaseUncertaintyClassifier):
         self.verbose = verbose
 
 
+@documented(REGRESSOR, MCDropoutClassifier)
 class MCDropoutRegressor(_MCDropout, BaseUncertaintyRegressor):
     """Uncertainty of a network's regression by Monte Carlo dropout.
-
-    Units are dropped at random when predicting, too: every pattern is a plausible model. Only
-    dropout changes, batch normalisation and all else stay in evaluation mode; dropout inside
-    attention and recurrent layers stays off. The part of the network before the first dropout is
-    computed only once for each row.
-
-    Parameters
-    ----------
-    estimator : estimator or torch.nn.Module, default=None
-        A fitted skorch net, a trained module, a fitted scikit-learn ``MLPRegressor``, ``Ridge`` or
-        ``LinearRegression``, or a pipeline that ends in one of these: taken as it is, never
-        retrained and never changed. An unfitted one is cloned and trained by ``fit``. None trains a
-        small network on scaled inputs.
-    n_samples : int, default=256
-        Thinned networks to average over. They are the same for all rows.
-    p : float, default=None
-        Dropout rate. None takes the network's own dropout layers as they are, and is an error if it
-        has none; for the small network that is trained if ``estimator`` is None, it means 0.1. A
-        number replaces the rates of all dropout layers, or puts dropout before the last layer of a
-        network that has none.
-    setting : {"given", "expected"}, default="given"
-        "given" judges the given network (setting (b) of the paper), "expected" the average of all
-        plausible models, which then also predicts (setting (a)). It may be changed after ``fit``:
-        both use the same models.
-    measure : {"entropy", "variance"}, default="entropy"
-        Entropies in nats, or variances in squared units of the target.
-    noise_variance : float or array-like of shape (n_outputs,), default=None
-        Variance around the mean, for networks that predict the mean only. None measures it by the
-        residuals of the training data, or of half of ``X_val`` if ``fit`` gets that.
-    link : {"mean", "mean_variance", "mean_log_variance"}, default=None
-        What the network returns; two parts are a tuple, or the two halves of the columns. None
-        takes it from a skorch net's criterion, such as ``MSELoss`` for the mean; of other modules
-        it takes a tuple for mean and variance, anything else for the mean.
-    output : str or int, default=None
-        Which output is meant, by its name or number, if the network returns several. None takes
-        ``logits``, or what comes first.
-    device : str or torch.device, default=None
-        Where to run; None stays where the network is.
-    random_state : int, RandomState instance or None, default=None
-        Seeds the masks and the training of an unfitted estimator.
-    verbose : int, default=None
-        1 shows progress bars, 0 none; None shows those that take more than about ten seconds.
-
-    Attributes
-    ----------
-    estimator_ : estimator or torch.nn.Module
-        The fitted network.
-    p_ : float or None
-        The rate that is used; None for the network's own.
-    n_outputs_ : int
-        Number of values predicted for a row.
-    noise_variance_ : ndarray of shape (n_outputs,)
-        Variance around the mean; only for networks that predict the mean only.
-    conformal_scores_ : ndarray of shape (n_val, ...)
-        How far off the targets of held-out rows are, by what was predicted for them: sorted. Only
-        if ``X_val`` was passed to ``fit``.
-    reference_loss_ : float
-        Mean negative log-likelihood of the network on the training data.
-    n_features_in_ : int
-        Number of features seen by ``fit``.
-    feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Names of the features, if X has any.
-
-    References
-    ----------
-    Y. Gal, Z. Ghahramani, "Dropout as a Bayesian Approximation: Representing Model Uncertainty in
-    Deep Learning", ICML 2016.
 
     Examples
     --------

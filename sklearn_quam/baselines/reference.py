@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from .._documented import CLASSIFIER, REGRESSOR, documented
 from .._network.inputs.rows import Inputs, StoredRows
 from .._network.limits import Limits, rows_at_once
 from .._network.predictions import Prediction
@@ -47,6 +48,7 @@ class _OnlyTheGivenModel:
         return GivenModel()
 
 
+@documented(CLASSIFIER)
 class ReferenceClassifier(_OnlyTheGivenModel, BaseUncertaintyClassifier):
     """The given network alone, as a point of comparison.
 
@@ -56,49 +58,10 @@ class ReferenceClassifier(_OnlyTheGivenModel, BaseUncertaintyClassifier):
 
     Parameters
     ----------
-    estimator : estimator or torch.nn.Module, default=None
-        A fitted skorch net, a trained module, a fitted scikit-learn ``MLPClassifier`` or
-        ``LogisticRegression``, or a pipeline that ends in one of these: taken as it is, never
-        retrained and never changed. An unfitted one is cloned and trained by ``fit``. None
-        trains a small network on scaled inputs.
-    link : {"logits", "log_probabilities", "probabilities", "binary_logit"}, default=None
-        What the network returns: scores, logarithms of probabilities, probabilities, or the one
-        score of the second of two classes. None takes it from a skorch net's criterion, and means
-        logits for a plain module.
-    output : str or int, default=None
-        Which output is meant, by its name or number, if the network returns several. None takes
-        ``logits``, or what comes first.
-    setting : {"given", "expected"}, default="given"
+    setting : {"given", "expected", "pairwise"}, default="given"
         Whose prediction is judged. With a single model both are the same.
-    measure : {"entropy", "brier", "zero_one"}, default="entropy"
-        Entropies in nats, Brier scores, or zero-one losses.
-    device : str or torch.device, default=None
-        Where to run; None stays where the network is.
     random_state : int, RandomState instance or None, default=None
         Seeds the training of an unfitted estimator.
-    verbose : int, default=None
-        1 shows progress bars, 0 none; None shows those that take more than about ten seconds.
-
-    Attributes
-    ----------
-    classes_ : ndarray of shape (n_classes,)
-        Labels.
-    conformal_scores_ : ndarray of shape (n_val, ...)
-        How far off the targets of held-out rows are, by what was predicted for them: sorted. Only
-        if ``X_val`` was passed to ``fit``.
-    conformal_labels_ : ndarray of shape (n_val,)
-        Columns of the labels of these rows, in the same order.
-    logit_scale_ : float
-        What logits are multiplied by in ``predict_proba`` with ``setting="expected"``: the inverse
-        of the temperature of temperature scaling. 1 if no ``X_val`` was passed to ``fit``.
-    estimator_ : estimator or torch.nn.Module
-        The fitted network.
-    reference_loss_ : float
-        Mean negative log-likelihood of the network on the training data.
-    n_features_in_ : int
-        Number of features seen by ``fit``.
-    feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Names of the features, if X has any.
 
     Examples
     --------
@@ -134,57 +97,12 @@ class ReferenceClassifier(_OnlyTheGivenModel, BaseUncertaintyClassifier):
         self.verbose = verbose
 
 
+@documented(REGRESSOR, ReferenceClassifier)
 class ReferenceRegressor(_OnlyTheGivenModel, BaseUncertaintyRegressor):
     """The given network alone, as a point of comparison.
 
     Its aleatoric uncertainty is the entropy (or the variance) of the predicted Gaussian; the
     epistemic uncertainty is exactly zero, because no other model is considered.
-
-    Parameters
-    ----------
-    estimator : estimator or torch.nn.Module, default=None
-        A fitted skorch net, a trained module, a fitted scikit-learn ``MLPRegressor``, ``Ridge`` or
-        ``LinearRegression``, or a pipeline that ends in one of these: taken as it is, never
-        retrained and never changed. An unfitted one is cloned and trained by ``fit``. None
-        trains a small network on scaled inputs.
-    link : {"mean", "mean_variance", "mean_log_variance"}, default=None
-        What the network returns; two parts are a tuple, or the two halves of the columns. None
-        takes it from a skorch net's criterion, such as ``MSELoss`` for the mean; of other modules
-        it takes a tuple for mean and variance, anything else for the mean.
-    output : str or int, default=None
-        Which output is meant, by its name or number, if the network returns several. None takes
-        ``logits``, or what comes first.
-    setting : {"given", "expected"}, default="given"
-        Whose prediction is judged. With a single model both are the same.
-    measure : {"entropy", "variance"}, default="entropy"
-        Entropies in nats, or variances in squared units of the target.
-    noise_variance : float or array-like of shape (n_outputs,), default=None
-        Variance around the mean, for networks that predict the mean only. None measures it by the
-        residuals of the training data, or of half of ``X_val`` if ``fit`` gets that.
-    device : str or torch.device, default=None
-        Where to run; None stays where the network is.
-    random_state : int, RandomState instance or None, default=None
-        Seeds the training of an unfitted estimator.
-    verbose : int, default=None
-        1 shows progress bars, 0 none; None shows those that take more than about ten seconds.
-
-    Attributes
-    ----------
-    estimator_ : estimator or torch.nn.Module
-        The fitted network.
-    n_outputs_ : int
-        Number of values predicted for a row.
-    noise_variance_ : ndarray of shape (n_outputs,)
-        Variance around the mean; only for networks that predict the mean only.
-    conformal_scores_ : ndarray of shape (n_val, ...)
-        How far off the targets of held-out rows are, by what was predicted for them: sorted. Only
-        if ``X_val`` was passed to ``fit``.
-    reference_loss_ : float
-        Mean negative log-likelihood of the network on the training data.
-    n_features_in_ : int
-        Number of features seen by ``fit``.
-    feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Names of the features, if X has any.
 
     Examples
     --------

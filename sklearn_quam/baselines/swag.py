@@ -10,6 +10,7 @@ import torch
 from sklearn.utils._param_validation import Interval
 from torch import Tensor
 
+from .._documented import CLASSIFIER, REGRESSOR, documented
 from .._network.free import Free, FreeNetwork, draw_batches
 from .._network.limits import Limits
 from .._network.reference import TrainingSet
@@ -112,6 +113,7 @@ class _SWAG(SampledWeights):
         return unflatten(models, network.free.start)
 
 
+@documented(CLASSIFIER)
 class SWAGClassifier(_SWAG, BaseUncertaintyClassifier):
     """Uncertainty of a network's classification by SWAG.
 
@@ -122,16 +124,6 @@ class SWAGClassifier(_SWAG, BaseUncertaintyClassifier):
 
     Parameters
     ----------
-    estimator : estimator or torch.nn.Module, default=None
-        A fitted skorch net, a trained module, a fitted scikit-learn ``MLPClassifier`` or
-        ``LogisticRegression``, or a pipeline that ends in one of these: taken as it is, never
-        retrained and never changed. An unfitted one is cloned and trained by ``fit``. None trains a
-        small network on scaled inputs.
-    parameters : str, int, list of str, callable or LoRA, default="all"
-        What may differ from the given network: "all", "last_layer", a number of last layers,
-        "bias", "norm" (of normalisation layers), names of parameters or patterns such as "head.*",
-        a function of (name, parameter), "lora" or a `LoRA`. The part of the network before it is
-        computed only once for each row.
     n_samples : int, default=64
         Models to draw from the Gaussian.
     n_epochs : int, default=20
@@ -147,53 +139,15 @@ class SWAGClassifier(_SWAG, BaseUncertaintyClassifier):
         Pull of the parameters towards zero.
     batch_size : int, default=64
         Training rows that a step sees.
-    memory_limit : int, float or str, default=None
-        Memory for models that run together, in bytes or as a text such as "1GB"; None takes a
-        quarter of what is free. The descent takes what a mini-batch needs, whatever this is.
-    setting : {"given", "expected"}, default="given"
-        "given" judges the given network (setting (b) of the paper), "expected" the average of all
-        plausible models, which then also predicts (setting (a)). It may be changed after ``fit``:
-        both use the same models.
-    measure : {"entropy", "brier", "zero_one"}, default="entropy"
-        Entropies in nats, Brier scores, or zero-one losses.
-    link : {"logits", "log_probabilities", "probabilities", "binary_logit"}, default=None
-        What the network returns: scores, logarithms of probabilities, probabilities, or the one
-        score of the second of two classes. None takes it from a skorch net's criterion, and means
-        logits for a plain module.
-    output : str or int, default=None
-        Which output is meant, by its name or number, if the network returns several. None takes
-        ``logits``, or what comes first.
-    device : str or torch.device, default=None
-        Where to run; None stays where the network is.
+    memory_limit
+        The descent takes what a mini-batch needs, whatever this is.
     random_state : int, RandomState instance or None, default=None
         Seeds mini-batches and draws, and the training of an unfitted estimator.
-    verbose : int, default=None
-        1 shows progress bars, 0 none; None shows those that take more than about ten seconds.
 
     Attributes
     ----------
-    classes_ : ndarray of shape (n_classes,)
-        Labels.
-    conformal_scores_ : ndarray of shape (n_val, ...)
-        How far off the targets of held-out rows are, by what was predicted for them: sorted. Only
-        if ``X_val`` was passed to ``fit``.
-    conformal_labels_ : ndarray of shape (n_val,)
-        Columns of the labels of these rows, in the same order.
-    logit_scale_ : float
-        What logits are multiplied by in ``predict_proba`` with ``setting="expected"``: the inverse
-        of the temperature of temperature scaling. 1 if no ``X_val`` was passed to ``fit``.
-    estimator_ : estimator or torch.nn.Module
-        The fitted network.
-    parameter_names_ : list of str
-        Parameters of the network that may differ.
-    n_parameters_searched_ : int
-        Number of values in them, or in the factors of low-rank updates of them.
-    reference_loss_ : float
-        Mean negative log-likelihood of the network on the training data.
-    n_features_in_ : int
-        Number of features seen by ``fit``.
-    feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Names of the features, if X has any.
+    parameter_names_
+    n_parameters_searched_
 
     References
     ----------
@@ -258,94 +212,16 @@ class SWAGClassifier(_SWAG, BaseUncertaintyClassifier):
         self.verbose = verbose
 
 
+@documented(REGRESSOR, SWAGClassifier)
 class SWAGRegressor(_SWAG, BaseUncertaintyRegressor):
     """Uncertainty of a network's regression by SWAG.
 
-    Stochastic gradient descent goes on from the given network with a constant step size; the
-    weights that it meets make up a Gaussian, half of whose covariance is diagonal and half of low
-    rank. How wide it is depends on step size and batch size, not on a prior. Dropout is off and
-    batch normalisation keeps its statistics.
-
     Parameters
     ----------
-    estimator : estimator or torch.nn.Module, default=None
-        A fitted skorch net, a trained module, a fitted scikit-learn ``MLPRegressor``, ``Ridge`` or
-        ``LinearRegression``, or a pipeline that ends in one of these: taken as it is, never
-        retrained and never changed. An unfitted one is cloned and trained by ``fit``. None trains a
-        small network on scaled inputs.
-    parameters : str, int, list of str, callable or LoRA, default="all"
-        What may differ from the given network: "all", "last_layer", a number of last layers,
-        "bias", "norm" (of normalisation layers), names of parameters or patterns such as "head.*",
-        a function of (name, parameter), "lora" or a `LoRA`. The part of the network before it is
-        computed only once for each row.
-    n_samples : int, default=64
-        Models to draw from the Gaussian.
-    n_epochs : int, default=20
-        Epochs of the descent; the weights at the end of each count.
-    rank : int, default=20
-        Number of last epochs whose deviations make up the low-rank half of the covariance.
     learning_rate : float, default=0.01
         Constant step size of the descent, for the gradient of the mean loss (of half the mean
         squared error for networks that predict the mean only), never more than the inverse of the
         loss's largest curvature at the given network. The larger it is, the wider is the Gaussian.
-    momentum : float, default=0.9
-        Momentum of the descent.
-    weight_decay : float, default=1e-4
-        Pull of the parameters towards zero.
-    batch_size : int, default=64
-        Training rows that a step sees.
-    memory_limit : int, float or str, default=None
-        Memory for models that run together, in bytes or as a text such as "1GB"; None takes a
-        quarter of what is free. The descent takes what a mini-batch needs, whatever this is.
-    setting : {"given", "expected"}, default="given"
-        "given" judges the given network (setting (b) of the paper), "expected" the average of all
-        plausible models, which then also predicts (setting (a)). It may be changed after ``fit``:
-        both use the same models.
-    measure : {"entropy", "variance"}, default="entropy"
-        Entropies in nats, or variances in squared units of the target.
-    noise_variance : float or array-like of shape (n_outputs,), default=None
-        Variance around the mean, for networks that predict the mean only. None measures it by the
-        residuals of the training data, or of half of ``X_val`` if ``fit`` gets that.
-    link : {"mean", "mean_variance", "mean_log_variance"}, default=None
-        What the network returns; two parts are a tuple, or the two halves of the columns. None
-        takes it from a skorch net's criterion, such as ``MSELoss`` for the mean; of other modules
-        it takes a tuple for mean and variance, anything else for the mean.
-    output : str or int, default=None
-        Which output is meant, by its name or number, if the network returns several. None takes
-        ``logits``, or what comes first.
-    device : str or torch.device, default=None
-        Where to run; None stays where the network is.
-    random_state : int, RandomState instance or None, default=None
-        Seeds mini-batches and draws, and the training of an unfitted estimator.
-    verbose : int, default=None
-        1 shows progress bars, 0 none; None shows those that take more than about ten seconds.
-
-    Attributes
-    ----------
-    estimator_ : estimator or torch.nn.Module
-        The fitted network.
-    parameter_names_ : list of str
-        Parameters of the network that may differ.
-    n_parameters_searched_ : int
-        Number of values in them, or in the factors of low-rank updates of them.
-    n_outputs_ : int
-        Number of values predicted for a row.
-    noise_variance_ : ndarray of shape (n_outputs,)
-        Variance around the mean; only for networks that predict the mean only.
-    conformal_scores_ : ndarray of shape (n_val, ...)
-        How far off the targets of held-out rows are, by what was predicted for them: sorted. Only
-        if ``X_val`` was passed to ``fit``.
-    reference_loss_ : float
-        Mean negative log-likelihood of the network on the training data.
-    n_features_in_ : int
-        Number of features seen by ``fit``.
-    feature_names_in_ : ndarray of shape (`n_features_in_`,)
-        Names of the features, if X has any.
-
-    References
-    ----------
-    W. J. Maddox, T. Garipov, P. Izmailov, D. Vetrov, A. G. Wilson, "A Simple Baseline for Bayesian
-    Uncertainty in Deep Learning", NeurIPS 2019.
 
     Examples
     --------

@@ -11,11 +11,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from ..._network.cut.split import Pick, SplitModule, split_module
+from ..._network.cut.running import Pick
+from ..._network.cut.split import SplitModule, split_module
 from ..._network.inputs.rows import Inputs, StoredRows
 from ..._network.likelihood import Likelihood
 from ..._network.limits import Limits, rows_at_once
@@ -104,6 +105,16 @@ class _SharedMasks(TorchFunctionMode):
         seed = np.random.SeedSequence([self._seed, model, len(self.shapes)]).generate_state(1)
         generator = torch.Generator().manual_seed(int(seed[0]))
         return torch.rand(shape, generator=generator) >= rate
+
+
+class _NoNumber(TorchFunctionMode):
+    """While it is active, dropout functions return what is no number."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        returned = func(*args, **(kwargs or {}))
+        return returned * torch.nan if func in _DROPOUTS else returned
 
 
 def _read_arguments(
@@ -248,7 +259,7 @@ def thinned(
     if hooked is not None:
         module = copy.deepcopy(module)
         module.get_submodule(hooked).register_forward_pre_hook(DropInputs(), with_kwargs=True)
-    split = cut_before_dropout(module, hooked, probe, likelihood.pick)
+    split = cut_before_dropout(module, probe, likelihood.pick)
     if split.rest is not module:
         likelihood = replace(likelihood, output=None)  # the rest returns what was picked
     return split, likelihood
@@ -262,21 +273,10 @@ def dropped_shapes(module: nn.Module, *rows: Tensor) -> list[tuple[int, ...]]:
     return masks.shapes
 
 
-def cut_before_dropout(
-    module: nn.Module, hooked: str | None, probe: Inputs, pick: Pick
-) -> SplitModule:
+def cut_before_dropout(module: nn.Module, probe: Inputs, pick: Pick) -> SplitModule:
     """Return a network, cut before its first dropout."""
-    layer = None if hooked is None else module.get_submodule(hooked)
-
-    def drops(node: fx.Node, part: nn.Module | None) -> bool:
-        if part is None:
-            return node.target in _DROPOUTS
-        return any(
-            isinstance(m, nn.modules.dropout._DropoutNd) or m is layer for m in part.modules()
-        )
-
-    split = split_module(module, (), probe, drops, pick)
-    # Tracing loses hooks of the whole module, and does not look into some functions.
+    split = split_module(module, (), probe, _NoNumber, pick)
+    # A module may drop something that does not count, or what has no numbers.
     behind = dropped_shapes(split.rest, *split.at_cut(probe))
     if len(behind) < len(dropped_shapes(module, *probe.parts)):
         return SplitModule(None, module, "failed")

@@ -1,0 +1,295 @@
+"""Docstrings: each argument and attribute is described once.
+
+A class describes what is its own. `documented` adds the entries of all other constructor arguments,
+in the order of the signature, and the attributes that all classes of its kind have. A regressor
+takes what it does not say itself from its classifier, and a method from its class.
+
+An entry that is a name without a type stands for the shared entry; what is below goes on from it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, TypeVar
+
+Class = TypeVar("Class", bound=type)
+
+_TITLE = re.compile(r"^(\w[\w ]*)\n-{3,}\n", re.MULTILINE)
+_SECTIONS = ["Parameters", "Attributes", "Returns", "Raises", "See Also", "Notes", "References"]
+_SECTIONS += ["Examples"]
+# Shared attributes of classes that name them; the others go without saying.
+_IF_NAMED = {"parameter_names_", "n_parameters_searched_", "ax_"}
+
+
+class Docstring(NamedTuple):
+    """The parts of a docstring; entries of arguments and attributes by their names."""
+
+    summary: str
+    description: str
+    parameters: dict[str, str]
+    attributes: dict[str, str]
+    sections: dict[str, str]
+
+    def filled(self, other: Docstring) -> Docstring:
+        """Return the docstring with the parts of another one that it has not."""
+        return Docstring(
+            self.summary,
+            self.description or other.description,
+            other.parameters | self.parameters,
+            self.attributes | other.attributes | self.attributes,
+            other.sections | self.sections,
+        )
+
+
+_NOTHING = Docstring("", "", {}, {}, {})
+# Docstrings of decorated classes before the shared entries are added.
+_written: dict[type, Docstring] = {}
+
+
+def documented(
+    shared: Docstring = _NOTHING, twin: type | None = None, *, also: tuple[type, ...] = ()
+) -> Callable[[Class], Class]:
+    """Return a decorator that completes the docstrings of a class and of its public methods.
+
+    Parameters
+    ----------
+    shared : Docstring
+        Entries of all classes of the kind; none by default.
+    twin : type, default=None
+        A decorated class: description, entries and references are taken from it where this class
+        has none.
+    also : tuple of type, default=()
+        Decorated classes that describe arguments which this one has, too.
+    """
+
+    def complete(kind: Class) -> Class:
+        # "python -OO" leaves no docstrings but those that dataclasses make up.
+        if kind.__doc__ is not None and sys.flags.optimize < 2:
+            own = parsed(kind.__doc__)
+            for other in also:
+                own = own._replace(parameters=_written[other].parameters | own.parameters)
+            _written[kind] = own if twin is None else own.filled(_written[twin])
+            arguments = inspect.signature(kind).parameters.values()
+            kind.__doc__ = _completed(_written[kind], shared, arguments)
+            _complete_methods(kind, _written[kind], shared)
+        return kind
+
+    return complete
+
+
+def _complete_methods(kind: type, own: Docstring, shared: Docstring) -> None:
+    """Describe arguments of methods as those of the class, where nothing else is said of them."""
+    of_class = {name: _of_method(entry) for name, entry in own.parameters.items()}
+    known = _NOTHING._replace(parameters=shared.parameters | of_class)
+    for name, member in vars(kind).items():
+        method = getattr(member, "__func__", member)
+        if inspect.isfunction(method) and method.__doc__ and not name.startswith("_"):
+            _, *arguments = inspect.signature(method).parameters.values()
+            method.__doc__ = _completed(parsed(method.__doc__), known, arguments)
+
+
+def _of_method(entry: str) -> str:
+    """Return the entry of a class for a method, which has defaults of its own and takes lists."""
+    head, newline, text = entry.partition("\n")
+    head = head.partition(", default=")[0].replace("ndarray", "array-like")
+    return f"{head}{newline}{text}"
+
+
+def parsed(text: str) -> Docstring:
+    """Return the parts of a docstring."""
+    start, *parts = _TITLE.split(inspect.cleandoc(text))
+    summary, _, description = start.strip().partition("\n\n")
+    sections = dict(zip(parts[::2], parts[1::2], strict=True))
+    parameters = _entries(sections.pop("Parameters", ""))
+    attributes = _entries(sections.pop("Attributes", ""))
+    return Docstring(summary, description, parameters, attributes, sections)
+
+
+def _entries(text: str) -> dict[str, str]:
+    entries = re.split(r"\n(?=\S)", text.strip("\n"))
+    return {entry.split(maxsplit=1)[0]: entry for entry in entries if entry}
+
+
+def _completed(own: Docstring, shared: Docstring, arguments: Iterable[inspect.Parameter]) -> str:
+    parameters = [
+        _with_default(_entry(_name(each), own.parameters, shared.parameters), each.default)
+        for each in arguments
+    ]
+    names = [*own.attributes, *(name for name in shared.attributes if name not in _IF_NAMED)]
+    attributes = [_entry(name, own.attributes, shared.attributes) for name in dict.fromkeys(names)]
+    filled = {"Parameters": "\n".join(parameters), "Attributes": "\n".join(attributes)}
+    sections = {name: (own.sections | filled).get(name, "").strip() for name in _SECTIONS}
+    titled = [f"{name}\n{'-' * len(name)}\n{text}" for name, text in sections.items() if text]
+    return "\n\n".join(filter(None, [own.summary, own.description, *titled])) + "\n"
+
+
+def _name(argument: inspect.Parameter) -> str:
+    return str(argument.replace(annotation=argument.empty, default=argument.empty))
+
+
+def _entry(name: str, own: dict[str, str], shared: dict[str, str]) -> str:
+    text = own.get(name, name)
+    return text if text.startswith(f"{name} : ") else shared[name] + text.removeprefix(name)
+
+
+def _with_default(entry: str, default: object) -> str:
+    head, newline, text = entry.partition("\n")
+    if default is inspect.Parameter.empty or ", default=" in head:
+        return entry
+    value = f'"{default}"' if isinstance(default, str) else repr(default)
+    return f"{head}, default={value}{newline}{text}"
+
+
+_NETWORK = parsed(
+    """
+    Parameters
+    ----------
+    output : str or int
+        Which output is meant, by its name or number, if the network returns several. None takes
+        ``logits``, or what comes first.
+    device : str or torch.device
+        Where to run; None stays where the network is.
+    """
+)
+_METHOD = parsed(
+    """
+    Parameters
+    ----------
+    parameters : str, int, list of str, callable or LoRA
+        What may differ from the given network: "all", "last_layer", a number of last layers,
+        "bias", "norm" (of normalisation layers), names of parameters or patterns such as "head.*",
+        a function of (name, parameter), "lora" or a `LoRA`. The part of the network before it is
+        computed only once for each row.
+    setting : {"given", "expected", "pairwise"}
+        "given" judges the given network (setting (b) of the paper), "expected" the average of all
+        plausible models, which then also predicts (setting (a)). It may be changed after ``fit``:
+        both use the same models.
+    memory_limit : int, float or str
+        Memory for models that run together, in bytes or as a text such as "1GB"; None takes a
+        quarter of what is free.
+    verbose : int
+        1 shows progress bars, 0 none; None shows those that take more than about ten seconds.
+
+    Attributes
+    ----------
+    conformal_scores_ : ndarray of shape (n_val, ...)
+        How far off the targets of held-out rows are, by what was predicted for them: sorted. Only
+        if ``X_val`` was passed to ``fit``.
+    estimator_ : estimator or torch.nn.Module
+        The fitted network.
+    parameter_names_ : list of str
+        Parameters of the network that may differ.
+    n_parameters_searched_ : int
+        Number of values in them, or in the factors of low-rank updates of them.
+    reference_loss_ : float
+        Mean negative log-likelihood of the network on the training data.
+    n_features_in_ : int
+        Number of features seen by ``fit``.
+    feature_names_in_ : ndarray of shape (`n_features_in_`,)
+        Names of the features, if X has any.
+    """
+).filled(_NETWORK)
+
+CLASSIFIER = parsed(
+    """
+    Parameters
+    ----------
+    estimator : estimator or torch.nn.Module
+        A fitted skorch net, a trained module, a fitted scikit-learn ``MLPClassifier`` or
+        ``LogisticRegression``, or a pipeline that ends in one of these: taken as it is, never
+        retrained and never changed. An unfitted one is cloned and trained by ``fit``. None trains
+        a small network on scaled inputs.
+    measure : {"entropy", "brier", "zero_one"}
+        Entropies in nats, Brier scores, or zero-one losses.
+    link : str
+        What the network returns: "logits", "log_probabilities" or "probabilities", a column for
+        each class; or one column for the second of two classes, its "binary_logit" or its
+        "probability". None takes it from a skorch net's criterion, and means logits for a plain
+        module.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+        Labels.
+    conformal_labels_ : ndarray of shape (n_val,)
+        Columns of the labels of held-out rows, in the order of ``conformal_scores_``.
+    logit_scale_ : float
+        What logits are multiplied by in ``predict_proba`` with ``setting="expected"``: the inverse
+        of the temperature of temperature scaling. 1 if no ``X_val`` was passed to ``fit``.
+    """
+).filled(_METHOD)
+REGRESSOR = parsed(
+    """
+    Parameters
+    ----------
+    estimator : estimator or torch.nn.Module
+        A fitted skorch net, a trained module, a fitted scikit-learn ``MLPRegressor``, ``Ridge`` or
+        ``LinearRegression``, or a pipeline that ends in one of these: taken as it is, never
+        retrained and never changed. An unfitted one is cloned and trained by ``fit``. None trains
+        a small network on scaled inputs.
+    measure : {"entropy", "variance"}
+        Entropies in nats, or variances in squared units of the target.
+    link : {"mean", "mean_variance", "mean_log_variance"}
+        What the network returns; two parts are a tuple, or the two halves of the columns. None
+        takes it from a skorch net's criterion, such as ``MSELoss`` for the mean; of other modules
+        it takes a tuple for mean and variance, anything else for the mean.
+    noise_variance : float or array-like of shape (n_outputs,)
+        Variance around the mean, for networks that predict the mean only. None measures it by the
+        residuals of the training data, or of half of ``X_val`` if ``fit`` gets that.
+
+    Attributes
+    ----------
+    n_outputs_ : int
+        Number of values predicted for a row.
+    noise_variance_ : ndarray of shape (n_outputs,)
+        Variance around the mean; only for networks that predict the mean only.
+    """
+).filled(_METHOD)
+DETECTOR = parsed(
+    """
+    Parameters
+    ----------
+    estimator : estimator or torch.nn.Module
+        The network: a fitted one is taken as it is, an unfitted one is trained by `fit`. None
+        trains a small default network on scaled inputs.
+    layer : str or list of str
+        Where the features are taken: "penultimate" is what the last layer takes, "input" what
+        the network takes, and a name of a submodule means what that returns, averaged over
+        places or tokens. Features of several layers are put side by side.
+    contamination : float
+        Share of known rows that `predict` flags.
+    link : str
+        What the network returns, as for `QUAMClassifier`.
+    random_state : int, RandomState instance or None
+        Seeds the training, if the network is trained.
+
+    Attributes
+    ----------
+    offset_ : float
+        Score below which a row is an outlier.
+    classes_ : ndarray of shape (n_classes,)
+        The labels.
+    estimator_ : estimator or torch.nn.Module
+        The network that was used.
+    """
+).filled(_NETWORK)
+DISPLAY = parsed(
+    """
+    Parameters
+    ----------
+    ax : matplotlib Axes
+        Where to draw; None makes a new figure.
+    **kwargs : dict
+        Further arguments of `plot`.
+
+    Attributes
+    ----------
+    ax_ : matplotlib Axes
+        Where it was drawn.
+    figure_ : matplotlib Figure
+        The figure.
+    """
+)
