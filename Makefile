@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PEERS := .venv-peers
 MIN := .venv-min
+NETWORKS := .venv-networks
 WHEEL := .venv-wheel
 OUT ?= demo_output
 
@@ -13,21 +14,26 @@ export MPLBACKEND := Agg
 # A test that hangs shows where, and fails: it must not hold up all others.
 HANGS := -o faulthandler_timeout=900 -o faulthandler_exit_on_timeout=true
 
-.PHONY: demo test test-slow fuzz test-min coverage lint docs bench check-peers dist clean
+.PHONY: demo test test-slow test-networks pin fuzz test-min coverage lint docs bench bench-networks check-peers dist clean
 
 demo: $(VENV)/.installed-plots
 	$(BIN)/python examples/demo.py --out $(OUT)
 
 test: export OMP_NUM_THREADS := 1
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -n 2 $(HANGS) -m "not slow"
+	$(BIN)/python -m pytest -n 2 $(HANGS) -m "not slow and not lint"
 
 # What takes long for a single test; continuous integration runs both.
 test-slow: export OMP_NUM_THREADS := 1
 test-slow: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n 2 $(HANGS) -m slow tests
 
-# Whatever users may pass in, 1,000 cases of each kind; "make test" tries 100.
+# Writes the numbers anew that tests/test_pinned.py holds on to: for changes that are meant.
+pin: export OMP_NUM_THREADS := 1
+pin: $(VENV)/.installed-test
+	$(BIN)/python -m tests.pin
+
+# Whatever users may pass in, 1,000 cases of each kind; "make test" tries 40.
 fuzz: export OMP_NUM_THREADS := 1
 fuzz: export FUZZ_CASES := 1000
 fuzz: $(VENV)/.installed-test
@@ -38,6 +44,16 @@ test-min: export OMP_NUM_THREADS := 1
 test-min: $(MIN)/.installed
 	$(MIN)/bin/python -m pytest -n 2 --override-ini=filterwarnings= --disable-warnings
 
+# Networks of transformers, peft, timm, torchvision and lightning, in an environment of their own.
+test-networks: export OMP_NUM_THREADS := 1
+test-networks: $(NETWORKS)/.installed
+	$(NETWORKS)/bin/python -m pytest -n 2 $(HANGS) -c tests/real/pytest.ini --rootdir . tests/real
+
+# What a row costs with these networks, against their heads alone.
+bench-networks: export OMP_NUM_THREADS := 1
+bench-networks: $(NETWORKS)/.installed
+	$(NETWORKS)/bin/python -m benchmarks.network_heads
+
 # What the tests do not reach; slower than the tests alone.
 coverage: export OMP_NUM_THREADS := 1
 coverage: $(VENV)/.installed-test
@@ -47,6 +63,7 @@ lint: $(VENV)/.installed-lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m pytest --quiet -m lint tests/test_rooms.py tests/test_docstrings.py
 
 docs: $(VENV)/.installed-docs
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html
@@ -81,7 +98,7 @@ dist: $(VENV)/.installed-release
 		-o doctest_optionflags="NORMALIZE_WHITESPACE ELLIPSIS" --pyargs sklearn_quam
 
 clean:
-	rm -rf $(VENV) $(PEERS) $(MIN) $(WHEEL) $(OUT) build dist docs/_build docs/generated docs/gallery docs/sg_execution_times.rst .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) $(MIN) $(NETWORKS) $(WHEEL) $(OUT) build dist docs/_build docs/generated docs/gallery docs/sg_execution_times.rst .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -94,6 +111,12 @@ $(VENV)/.installed-%: setup.cfg pyproject.toml constraints.txt | $(BIN)/python
 $(MIN)/.installed: setup.cfg pyproject.toml constraints-min.txt
 	$(PYTHON) -m venv --clear $(MIN)
 	$(MIN)/bin/python -m pip install --quiet --constraint constraints-min.txt --editable ".[test]"
+	touch $@
+
+$(NETWORKS)/.installed: setup.cfg pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(NETWORKS)
+	$(NETWORKS)/bin/python -m pip install --quiet --no-compile --constraint constraints.txt \
+		--editable ".[networks]" pytest pytest-xdist
 	touch $@
 
 # --no-deps: the peers ask for torchvision, which would bring another build of torch along.

@@ -15,6 +15,7 @@ costs also the range; the median costs; and how often a cost is more than 10 nat
 """
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -28,7 +29,6 @@ from torch import nn
 from torch.func import functional_call
 
 from sklearn_quam import LinearSearch, NaturalSearch, QUAMClassifier
-from sklearn_quam._search.natural.path import default_precision
 from sklearn_quam._search.rivals import cheapest_rivals
 
 from .paper.runs import options, report, run
@@ -168,20 +168,27 @@ def refined_models(est, rows):
     return found
 
 
+def without_slack(est):
+    """Let an estimator show models whatever they cost."""
+    models = est._fitted.models
+    models = replace(models, engine=replace(models.engine, slack=1e6))
+    est._fitted = replace(est._fitted, models=models)
+    return est
+
+
 def judge(case):
     net, make = CASES[case]
     X, y = make()
     train, rows = X[:-N_ROWS], X[-N_ROWS:]
     y = np.unique(y, return_inverse=True)[1][:-N_ROWS]
     module = as_module(net.fit(train, y))
-    arguments = {"slack": 1e6, "random_state": 0}
-    cheap = QUAMClassifier(module, search=LinearSearch(), **arguments).fit(train, y)
+    cheap = QUAMClassifier(module, search=LinearSearch(), random_state=0).fit(train, y)
     way = NaturalSearch(n_rows=len(train))
-    est = QUAMClassifier(module, search=way, **arguments).fit(train, y)
+    est = without_slack(QUAMClassifier(module, search=way, random_state=0).fit(train, y))
     found = {"refined": est.rival_costs(rows), "path": est.rival_costs(rows, refine=False)}
     found["linear"] = cheap.rival_costs(rows, refine=False)
     refined, on_path = refined_models(est, rows), est.adversarial_models(rows)
-    brute = Brute(module, train, default_precision(est._fitted.models.problem))
+    brute = Brute(module, train, est._fitted.models.engine.precision)
     costs = []
     for number, target in zip(*np.nonzero(found["path"]), strict=True):
         row = rows[number]

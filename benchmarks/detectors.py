@@ -11,12 +11,16 @@ from sklearn_quam import ood
 DETECTORS = {
     "Energy": ood.EnergyDetector,
     "MaxLogit": ood.MaxLogitDetector,
-    "GradientNorm": ood.GradientNormDetector,
     "PNML": ood.PNMLDetector,
     "ViM": ood.ViMDetector,
     "Mahalanobis": ood.MahalanobisDetector,
+    "Mahalanobis, lengths kept": partial(ood.MahalanobisDetector, normalize=False),
     "Mahalanobis, relative": partial(ood.MahalanobisDetector, relative=True),
     "NearestNeighbor": ood.NearestNeighborDetector,
+    "fDBD": ood.FDBDetector,
+    "NCI": ood.NCIDetector,
+    "GEN": ood.GENDetector,
+    "GradientNorm": ood.GradientNormDetector,
 }
 ON_INPUTS = {
     "Mahalanobis, inputs": partial(ood.MahalanobisDetector, layer="input"),

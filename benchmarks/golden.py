@@ -9,6 +9,9 @@ trapezoid over 1 to n - 1 retained images, gives 0.96949560 on these arrays and 
 0.96951633. One image in 7000, counted as correct instead of wrong, would make that difference; the
 arrays cannot tell. It is printed, and not counted.
 
+What finds the mistakes besides QUAM is printed, too: the network's 1 - max p and its entropy, and
+how far their ranks agree with QUAM's.
+
 Run with ``python -m benchmarks.golden --data DIR``, where DIR holds ``imagenet_quam_scores.npz``.
 """
 
@@ -24,6 +27,7 @@ from sklearn_quam.metrics import (
     accuracy_rejection_curve,
     aupr,
     fpr_at_tpr,
+    rank_correlation,
 )
 
 TOLERANCE = 1e-6
@@ -78,6 +82,17 @@ def compare(tasks):
     return rows
 
 
+def confidence(path):
+    """Return how well the network itself finds mistakes, and how far QUAM ranks images alike."""
+    with np.load(path, allow_pickle=False) as scores:
+        quam, is_wrong = scores["mis_score"], scores["mis_wrong"]
+        others = {"1 - max p": 1 - scores["mis_p_max"], "entropy": scores["mis_entropy"]}
+    return [
+        (name, roc_auc_score(is_wrong, score), rank_correlation(score, quam))
+        for name, score in {"QUAM": quam, **others}.items()
+    ]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder of the published scores")
@@ -88,6 +103,9 @@ def main():
     for task, metric, published, ours, difference, agrees in rows:
         verdict = "" if agrees else "  differs"
         print(f"{task:<11}{metric:<10}{published:>11}{ours:12.8f}{difference:12.1e}{verdict}")
+    print("\nmistakes       AUROC   rank correlation with QUAM")
+    for name, auroc, correlation in confidence(options.data / "imagenet_quam_scores.npz"):
+        print(f"{name:<12}{auroc:8.4f}{correlation:10.3f}")
     is_wrong, score = tasks["mistakes"]
     area = accuracy_rejection_auc(1 - is_wrong, score)
     print(f"accuracy_rejection_auc, over 1 to n retained images: {area:.8f}")

@@ -61,9 +61,7 @@ CASES: dict[str, tuple] = {
     "images, LeNet": (lenet, (1, 28, 28), {}),
     "images, LeNet, last layer": (lenet, (1, 28, 28), {"parameters": "last_layer"}),
     "images, MLP": (mlp, (1, 28, 28), {}),
-    "images, MLP, max_training_rows=20000": (mlp, (1, 28, 28), {"max_training_rows": 20_000}),
     "table, MLP": (table, (108,), {}),
-    "table, MLP, max_training_rows=1000": (table, (108,), {"max_training_rows": 1000}),
 }
 
 
@@ -91,7 +89,7 @@ def kept(est: QUAMClassifier) -> tuple[int, int]:
     training = est._fitted.models.problem.training
     at_cut = sum(part.nbytes for part in training.rows)
     own = [training.target, training.losses, *est._fitted.models.problem.original_on_training.parts]
-    features = est._fitted.models.steps.influence.features
+    features = est._fitted.models.engine.steps.influence.features
     pointers = {part.data_ptr() for part in training.rows}
     behind = sum(part.nbytes for part in features if part.data_ptr() not in pointers)
     return at_cut, at_cut + behind + sum(part.nbytes for part in own)

@@ -7,6 +7,8 @@ the number of classes, and runs the head on features of length one: here it gets
 logits.
 """
 
+from copy import deepcopy
+
 import numpy as np
 import torch
 from sklearn.datasets import load_digits
@@ -56,7 +58,7 @@ def differences():
     yield row(
         "largest logit", ours(ood.MaxLogitDetector(net)), peer.MaxLogit(None).predict_logits(logits)
     )
-    exact = ood.MahalanobisDetector(net, shrinkage=0.0)
+    exact = ood.MahalanobisDetector(net, shrinkage=0.0, normalize=False)
     expected = peer.Mahalanobis(None).fit_features(features, y).predict_features(new)
     yield row("Mahalanobis", ours(exact), 2 * len(X) * expected)
     expected = peer.RMD(None).fit_features(features, y).predict_features(new)
@@ -71,6 +73,22 @@ def differences():
     pnml = peer.PNML(None, head=lambda _: logits).fit_features(features, y)
     expected = np.log(10) * pnml.predict_features(new)
     yield row("pNML", ours(ood.PNMLDetector(net, normalize=True)), expected)
+    fdbd = peer.fDBD(None, head).fit_features(features)
+    yield row("fDBD", ours(ood.FDBDetector(net)), fdbd.predict_features(new))
+    # Its scores are in units of weights and features, ours in those of their mean lengths.
+    unit = float(head.weight.detach().norm(dim=1).mean())
+    alpha = 0.1 * unit / float(features.abs().sum(dim=1).mean())
+    nci = peer.NCI(None, head, alpha=alpha).fit_features(features)
+    yield row("NCI", unit * ours(ood.NCIDetector(net)), nci.predict_features(new))
+    # It returns means over classes, of probabilities that are at least 1e-7.
+    soft = deepcopy(net)
+    with torch.no_grad():
+        for parameter in soft[-1].parameters():
+            parameter *= 0.25
+        for gamma, n_largest in ((0.1, 100), (0.5, 4)):
+            expected = peer.GEN(None, gamma=gamma, M=n_largest).predict_logits(soft(X_new))
+            found = ours(ood.GENDetector(soft, gamma=gamma, n_largest=n_largest))
+            yield row("GEN", found / min(n_largest, 10), expected)
     name = f"{len(net) - 1}.weight"
     gradient = peer.GradNorm(net, param_filter=lambda each: each == name)
     found = ours(ood.GradientNormDetector(net))

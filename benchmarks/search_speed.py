@@ -23,10 +23,10 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn.functional import cross_entropy, log_softmax
 
-from sklearn_quam import NaturalSearch, PenaltySearch, QUAMClassifier
+from sklearn_quam import PenaltySearch, QUAMClassifier
 from sklearn_quam._network import free
 from sklearn_quam._network.cut.split import SplitModule
-from sklearn_quam._search.penalty import PenaltySteps
+from sklearn_quam._search.penalty.engine import PenaltyEngine
 
 N_CLASSES = 10
 BATCH_SIZE = 64
@@ -137,10 +137,10 @@ def report_natural(module, X, y, points):
     square = torch.randn(1024, 1024)
     peak = 2 * 1024**3 / seconds(lambda: square @ square)
     # Products of the layers behind the first one, for every class, model on the way and row.
-    search = NaturalSearch()
+    steps = est._fitted.models.engine.steps
     layers = [layer for layer in module if isinstance(layer, nn.Linear)][1:]
     products = sum(2 * layer.weight.numel() for layer in layers)
-    needed = N_CLASSES * (search.n_steps + 1) * search.n_rows * products
+    needed = N_CLASSES * (steps.n_steps + 1) * steps.n_rows * products
     print(f"natural search: {needed / taken['natural'] / peak:.0%} of the matrix-multiply peak")
 
 
@@ -149,7 +149,7 @@ def report_cache(X, y, points):
     search = PenaltySearch(n_steps=20, tol=0)
     options = {"parameters": "last_layer", "search": search, "random_state": 0}
 
-    def uncached(module, *_):
+    def uncached(module, *_, **__):
         return SplitModule(None, module, "failed")
 
     cached_est = QUAMClassifier(module, **options).fit(X, y)
@@ -163,8 +163,8 @@ def report_cache(X, y, points):
 
 def report_growth(module, X, y, points):
     def cost(n_points, targets, n_steps):
-        search = PenaltySearch(n_steps=n_steps, tol=0)
-        est = QUAMClassifier(module, search=search, targets=targets, random_state=0).fit(X, y)
+        search = PenaltySearch(n_steps=n_steps, tol=0, targets=targets)
+        est = QUAMClassifier(module, search=search, random_state=0).fit(X, y)
         est.predict_uncertainty(points[:8])
         return seconds(lambda: est.predict_uncertainty(points[:n_points]))
 
@@ -185,12 +185,14 @@ def measure_memory(name, limit):
     search = PenaltySearch(n_steps=8, tol=0)
     options = {"parameters": "all", "memory_limit": f"{limit}MB"}
     est = QUAMClassifier(module, search=search, **options).fit(X, y)
-    with mock.patch.object(PenaltySteps, "at_once_on_cpu", 10):
+    with mock.patch.object(PenaltyEngine, "at_once_on_cpu", 10):
         est.predict_uncertainty(X[:2])  # libraries take their own memory once
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with mock.patch.object(PenaltySteps, "at_once_on_cpu", 10**9):
-        searches = est._fitted.models._searches_at_once(est._question(X).limits)
-        est.predict_uncertainty(X[: -(-searches // N_CLASSES)])
+    with mock.patch.object(PenaltyEngine, "at_once_on_cpu", 10**9):
+        models, limits = est._fitted.models, est._question(X).limits
+        n_rows = models.rows_at_once(X, limits)
+        searches = n_rows * models._targets_at_once(n_rows, limits)
+        est.predict_uncertainty(X[:n_rows])
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     print(
         f"{name}, memory_limit {limit} MB, {searches} searches at once: peak grew by {grown:.0f} MB"

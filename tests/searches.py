@@ -12,8 +12,8 @@ def quam(kind, net, n_rows=N_ROWS, **options):
 
     Temperature and slack are those of the mean loss of the training rows.
     """
-    search = {name: options.pop(name) for name in SEARCH_OPTIONS & options.keys()}
     for name in ("temperature", "slack"):
         if isinstance(options.get(name), float | int):
             options[name] *= n_rows
+    search = {name: options.pop(name) for name in SEARCH_OPTIONS & options.keys()}
     return kind(net, search=PenaltySearch(**search), **{"parameters": "all", **options})

@@ -75,7 +75,7 @@ def test_bounds_of_a_linear_model_in_closed_form(search):
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(60, 4))
     net = LogisticRegression(C=1e-6).fit(rows, BINARY)
-    est = QUAMClassifier(net, search=search).set_params(search__damping=1e-9)
+    est = QUAMClassifier(net, search=search).set_params(search__prior_precision=1e-9)
     if search == "natural":
         est.set_params(search__n_rows=60, search__n_steps=400)
     est.fit(rows, BINARY)

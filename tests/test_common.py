@@ -22,16 +22,19 @@ ARGUMENTS = {
     "CyclicalSGHMC": {"n_cycles": 1, "n_steps": 5, "samples_per_cycle": 1, "n_chains": 1},
     "HMC": {"n_samples": 4, "n_warmup": 2, "n_leapfrog": 2, "n_chains": 2},
 }
-ESTIMATORS = [
-    getattr(sklearn_quam, f"{name.partition(',')[0]}{task}")(**arguments)
+ESTIMATORS = {
+    f"{name} {task}": getattr(sklearn_quam, f"{name.partition(',')[0]}{task}")(**arguments)
     for name, arguments in ARGUMENTS.items()
     for task in ("Classifier", "Regressor")
-]
+}
+# One estimator for each kind of fit: a search, a closed form, several networks. The others share
+# what these checks look at; "make test-slow" checks all of them.
+FIRST = ["QUAM Classifier", "Laplace Regressor", "DeepEnsemble Classifier"]
 
 
 def test_every_method_is_checked():
     public = {name for name in sklearn_quam.__all__ if name.endswith(("Classifier", "Regressor"))}
-    assert {type(estimator).__name__ for estimator in ESTIMATORS} == public
+    assert {type(estimator).__name__ for estimator in ESTIMATORS.values()} == public
 
 
 @pytest.fixture(autouse=True)
@@ -46,6 +49,13 @@ def _small_networks(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore")
-@parametrize_with_checks(ESTIMATORS)
+@parametrize_with_checks([ESTIMATORS[name] for name in FIRST])
 def test_scikit_learn_check(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@parametrize_with_checks([ESTIMATORS[name] for name in ESTIMATORS if name not in FIRST])
+def test_scikit_learn_check_of_the_others(estimator, check):
     check(estimator)

@@ -137,7 +137,7 @@ def test_a_mistake_of_ours_is_no_slow_network(network, monkeypatch):
 )
 def test_a_mistake_of_ours_is_no_row_that_cannot_be_processed(network, search, monkeypatch):
     est = QUAMClassifier(network, search=search, random_state=0).fit(X, LABELS)
-    monkeypatch.setattr(type(est._fitted.models), "_search", ours)
+    monkeypatch.setattr(type(est._fitted.models), "sample", ours)
     with pytest.raises(TypeError, match="a mistake of ours"):
         est.predict_uncertainty(X_NEW[:2])
     with pytest.raises(TypeError, match="a mistake of ours"):
@@ -174,12 +174,13 @@ class Small(nn.Module):
         return self.network(x) + 0.1 * x[:, :3]
 
 
+@pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.SlowNetworkWarning")
 def test_where_the_network_fails_the_curvature_cannot_be_measured(network):
     with pytest.raises(CurvatureError, match="too many rows at once"):
         QUAMClassifier(Small(network), search="natural", parameters="all").fit(X, LABELS)
     with pytest.warns(UserWarning, match=r"measured \(too many rows at once\)") as seen:
         est = QUAMClassifier(Small(network), parameters="all").fit(X, LABELS)
-    assert [warning.filename for warning in seen] == [__file__]
+    assert {warning.filename for warning in seen} == {__file__}
     assert isinstance(est.search_, PenaltySearch)
 
 

@@ -21,7 +21,7 @@ from skorch import NeuralNetBinaryClassifier
 from torch import nn
 
 from sklearn_quam import LaplaceClassifier, QUAMClassifier, ReferenceClassifier, load
-from sklearn_quam._search.adversarial import AdversarialModels
+from sklearn_quam._search.models import AdversarialModels
 from sklearn_quam.base._conformal import fit_logit_scale, scaled
 
 from .networks import LABELS, X_NEW, X, dense, fitted, train
@@ -150,8 +150,8 @@ def test_no_search_is_needed_to_predict(monkeypatch):
         raise AssertionError
 
     est = QUAMClassifier(quam().estimator, setting="expected", random_state=0).fit(X, LABELS)
-    monkeypatch.setattr(AdversarialModels, "sample", refuse)
     est._calibrate(*HELD_OUT.values())
+    monkeypatch.setattr(AdversarialModels, "sample", refuse)
     assert est.predict_proba(X_NEW).shape == (len(X_NEW), 3)
     assert est.predict_set(X_NEW, 0.8).shape == (len(X_NEW), 3)
     est.predict(X_NEW)

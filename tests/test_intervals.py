@@ -49,7 +49,7 @@ def test_standard_deviation_is_that_of_the_posterior_predictive():
     rows, y = line(50, seed=0)
     net = LinearRegression().fit(rows, y)
     est = QUAMRegressor(net, search="natural", noise_variance=1.0, setting="expected")
-    est.set_params(search__damping=1e-6, search__n_steps=40)
+    est.set_params(search__prior_precision=1e-6, search__n_steps=40)
     mean, std = est.fit(rows, y).predict(rows[:5], return_std=True)
     np.testing.assert_allclose(mean, net.predict(rows[:5]), atol=0.02)
     design = np.c_[rows, np.ones(50)]
@@ -155,6 +155,7 @@ class _RivalRegressor(ReferenceRegressor):
         return _Rivals(float(fit.reference.likelihood.noise_variance))
 
 
+@pytest.mark.slow
 def test_rows_that_measure_the_noise_do_not_calibrate():
     """Over 500 draws of few held-out rows, intervals cover what they promise.
 

@@ -25,7 +25,6 @@ from sklearn_quam import (
     QUAMRegressor,
     ReferenceClassifier,
     ReferenceRegressor,
-    Uncertainty,
 )
 from sklearn_quam._messages import shown
 from sklearn_quam.display import (
@@ -37,7 +36,7 @@ from sklearn_quam.model_selection import RejectOptionClassifier
 from sklearn_quam.ood import NearestNeighborDetector
 
 from .networks import LABELS, TARGET, WORDS, X_NEW, X, dense, fitted, train
-from .test_contract import METHODS, make_data, make_estimator
+from .test_contract import few_methods, make_data, make_estimator
 
 matplotlib.use("Agg")
 
@@ -245,7 +244,7 @@ def misplaced(classes=None, values=None):
     tools = sklearn_quam.model_selection
     argument = {
         name: lambda value, name=name: QUAMClassifier(dense(), **{name: value}).fit(X, LABELS)
-        for name in ["search", "targets", "temperature", "parameters", "link", "output"]
+        for name in ["search", "temperature", "parameters", "link", "output"]
         + ["memory_limit", "n_jobs", "setting", "measure"]
     }
     return argument | {
@@ -253,6 +252,9 @@ def misplaced(classes=None, values=None):
         "estimators": lambda value: DeepEnsembleClassifier(estimators=value).fit(X, LABELS),
         "n_steps": lambda value: QUAMClassifier(
             dense(), search=sklearn_quam.PenaltySearch(n_steps=value)
+        ).fit(X, LABELS),
+        "targets": lambda value: QUAMClassifier(
+            dense(), search=sklearn_quam.NaturalSearch(targets=value)
         ).fit(X, LABELS),
         "coverage": lambda value: values.predict_interval(X, value),
         "slack": lambda value: classes.predict_proba_bounds(X[:2], slack=value),
@@ -355,16 +357,11 @@ def test_maps_of_images():
         UncertaintyMapDisplay.from_estimator(est.fit(images, LABELS), images)
 
 
-def test_the_documentation_says_that_an_uncertainty_is_a_tuple():
-    assert "``len(u)`` is 3" in Uncertainty.__doc__
-    assert "u.epistemic[:2]" in Uncertainty.__doc__
-
-
 # -- odd but possible --------------------------------------------------------------------------
 
 
 @pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.UncertaintyWarning")
-@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+@few_methods
 @pytest.mark.parametrize("case", ["fewer rows than classes", "duplicated", "constant", "zero"])
 def test_odd_training_data(method, case):
     rows, y = make_data(method)
@@ -383,7 +380,7 @@ def test_odd_training_data(method, case):
 # -- what the caller has switched on -----------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+@few_methods
 def test_autocast_outside_changes_nothing(method):
     rows, y = make_data(method)
     new = make_data(method, 5, seed=1)[0]
@@ -402,9 +399,9 @@ def test_autocast_outside_changes_nothing(method):
 
 def test_autocast_outside_changes_no_prices_and_models():
     est = QUAMClassifier(train(dense(), X, LABELS), random_state=0).fit(X, LABELS)
-    wanted = est.rival_costs(X_NEW[:2]), est.adversarial_models(X_NEW[:1])[0][0]["divergence"]
+    wanted = est.rival_costs(X_NEW[:1]), est.adversarial_models(X_NEW[:1])[0][0]["divergence"]
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = est.rival_costs(X_NEW[:2]), est.adversarial_models(X_NEW[:1])[0][0]["divergence"]
+        found = est.rival_costs(X_NEW[:1]), est.adversarial_models(X_NEW[:1])[0][0]["divergence"]
     np.testing.assert_array_equal(found[0], wanted[0])
     assert found[1] == wanted[1]
 

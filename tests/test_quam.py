@@ -77,7 +77,7 @@ kinds = st.sampled_from(list(KINDS))
 options = st.fixed_dictionaries(
     {
         "setting": st.sampled_from(["given", "expected"]),
-        "sampling": st.sampled_from(["trajectory", "best", "gaussian", "profile"]),
+        "sampling": st.sampled_from(["trajectory", "best", "gaussian", "auto"]),
         "parameters": st.sampled_from(["all", "last_layer", "bias", "lora"]),
         "tol": st.sampled_from([0.0, 0.05]),
         "batch_size": st.sampled_from([10, 256]),
@@ -238,7 +238,7 @@ def test_adversarial_models_are_what_they_are_said_to_be(module, arguments, dtyp
             np.testing.assert_allclose(model["divergence"], divergence, rtol=rtol, atol=1e-6)
             increase = float(loss - given_loss.detach())
             np.testing.assert_allclose(model["loss_increase"], increase, rtol=rtol, atol=1e-6)
-            assert model["loss_increase"] <= est._fitted.models.problem.slack
+            assert model["loss_increase"] <= est.slack_ / len(X)
             assert model["feasible"] == (model["divergence"] > 0)
         names = {m["target"] for m in found}
         assert names == {None} if n_targets == 1 else names <= set(WORDS)
@@ -304,7 +304,7 @@ def test_losses_of_much_data_are_measured_on_a_part_of_them():
     many, net = rng.normal(size=(1500, 4)), seeded(dense).double()
     labels = (many[:, 0] > 0).astype(int) + (many[:, 1] > 0)
     est = quam(QUAMClassifier, net, n_rows=1500, **SHORT, slack=1.0).fit(many, labels)
-    part = est._fitted.models.problem.evaluation
+    part = est._fitted.models.engine.evaluation
     assert len(part) == len(set(part.tolist())) == 1024
     inputs, target = torch.as_tensor(many)[part], torch.as_tensor(labels)[part]
     for model in est.adversarial_models(X_NEW[:1])[0]:

@@ -54,7 +54,7 @@ def main():
     images = [load_images(chosen.data, name, chosen.images) for name in ("mnist", "omniglot")]
     tasks, passes = {}, {}
     for n_targets in TARGETS:
-        arguments = {**mnist.PENALTY, "targets": n_targets}
+        arguments = {**mnist.PENALTY, "search__targets": n_targets}
         name = f"QUAM, {n_targets} targets"
         passes[name] = passes_of_quam(n_targets)
         tasks[name] = lambda a=arguments: judge(fitted, images, "QUAM", a)

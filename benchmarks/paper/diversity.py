@@ -114,7 +114,7 @@ def main():
     torch.set_num_threads(1)
     members = load_networks(chosen.data, 42)
     X, y, X_held_out, _ = load_training_data(chosen.data, 42)
-    arguments = {**mnist.PENALTY, "sampling": "best"}
+    arguments = {**mnist.PENALTY, "search__sampling": "best"}
     images = load_images(chosen.data, "omniglot", chosen.images)
     fitted = []
 

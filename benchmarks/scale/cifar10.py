@@ -38,7 +38,7 @@ OTHERS = ("textures", "cifar100_test", "tiny_imagenet")
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 # For searches in the whole network: training images, and images to judge of each kind.
 N_WHOLE, N_FEW = 2000, 24
-SHORT = {"targets": 2, "search__n_rows": 16, "search__n_steps": 4}
+SHORT = {"search__targets": 2, "search__n_rows": 16, "search__n_steps": 4}
 LAST, WHOLE = "last layer", "whole network"
 PARAMETERS = {
     "QUAM, last layer": {"parameters": "last_layer"},
@@ -51,7 +51,7 @@ VARIANTS = {
     "QUAM, temperature 10": {"temperature": 10.0},
     "QUAM, temperature 100": {"temperature": 100.0},
     "QUAM, goal 16": {"search__goal": 16.0},
-    "QUAM, damping 0.01": {"search__damping": 0.01},
+    "QUAM, prior precision 0.01": {"search__prior_precision": 0.01},
     "QUAM, 512 rows": {"search__n_rows": 512},
     "QUAM, linear search, temperature 30": {"search": "linear", "temperature": 30.0},
 }

@@ -38,14 +38,17 @@ VARIANTS = {
     "QUAM, temperature 300": {"temperature": 300.0},
     "QUAM, goal 8": {"search__goal": 8.0},
     "QUAM, goal 16": {"search__goal": 16.0},
-    "QUAM, damping 0.1": {"search__damping": 0.1},
+    "QUAM, prior precision 0.1": {"search__prior_precision": 0.1},
     "QUAM, 4,000 training rows": {"n_training_rows": None},
     "QUAM, linear search, temperature 0.1": {"search": "linear", "temperature": 0.1},
     "QUAM, linear search, temperature 10": {"search": "linear", "temperature": 10.0},
     "QUAM, linear search, goal 8": {"search": "linear", "search__goal": 8.0},
     "QUAM, linear search, 4,000 training rows": {"search": "linear", "n_training_rows": None},
-    "QUAM, linear search, damping 0.1": {"search": "linear", "search__damping": 0.1},
-    "QUAM, linear search, 30 targets": {"search": "linear", "targets": 30},
+    "QUAM, linear search, prior precision 0.1": {
+        "search": "linear",
+        "search__prior_precision": 0.1,
+    },
+    "QUAM, linear search, 30 targets": {"search": "linear", "search__targets": 30},
 }
 
 

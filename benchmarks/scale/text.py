@@ -30,9 +30,9 @@ VARIANTS = {
     "QUAM, temperature 10": {"temperature": 10.0},
     "QUAM, temperature 100": {"temperature": 100.0},
     "QUAM, goal 16": {"search__goal": 16.0},
-    "QUAM, all targets": {"targets": "all"},
+    "QUAM, all targets": {"search__targets": "all"},
     "QUAM, last layer": {"parameters": "last_layer"},
-    "QUAM, damping 0.01": {"search__damping": 0.01},
+    "QUAM, prior precision 0.01": {"search__prior_precision": 0.01},
     "QUAM, 512 rows": {"search__n_rows": 512},
 }
 

@@ -154,7 +154,7 @@ def test_given_pipeline_with_a_step_that_does_nothing():
 
 
 def test_several_threads_may_ask_one_estimator():
-    net = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 3))
+    net = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 3))
     est = SWAGClassifier(net, n_samples=8, random_state=0).fit(X, LABELS)
     assert est._fitted.models.network.executor.name == "vmap"
     alone = est.predict_uncertainty(X).epistemic

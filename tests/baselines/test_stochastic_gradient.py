@@ -235,6 +235,8 @@ def test_mini_batches_leave_mean_and_variance():
     np.testing.assert_allclose(est.predict_uncertainty(X_NEW).epistemic, variance, rtol=0.2)
 
 
+# What the network starts with may be taken for probabilities.
+@pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.LinkWarning")
 def test_logistic_regression_agrees_with_quadrature():
     x, prior = X[:, :1], 0.4
     grid = np.linspace(-8, 8, 321)

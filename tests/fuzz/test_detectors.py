@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from sklearn.ensemble import IsolationForest
 from sklearn.exceptions import NotFittedError
 
-from sklearn_quam.ood import CombinedDetector, EnergyDetector
+from sklearn_quam.ood import CombinedDetector, EnergyDetector, read_features
 
 from ..ood.common import NAMES, make_data, make_detector, make_module
 from .cases import ANYTHING, assert_no_nan, calmly, fuzz
@@ -60,6 +60,34 @@ def test_fits_of_anything(name, passed, y, what):
     }[what]
     options = {"X_val": passed} if what == "X_val" else {}
     calmly(lambda: unfitted(name).fit(*arguments, **options))
+
+
+@fuzz
+@given(
+    name=st.sampled_from(NAMES),
+    passed=ANYTHING,
+    what=st.sampled_from(["features", "y", "logits", "features_val", "score"]),
+)
+def test_features_of_anything(name, passed, what):
+    features, logits = read_features(make_module(), X)
+    arguments = {"features": features, "y": Y, "logits": logits}
+    if what == "score":
+        assert_no_nan(calmly(lambda: a_fitted(name).score_features(passed, logits=logits[:1])))
+    else:
+        arguments[what] = passed
+        calmly(lambda: unfitted(name).fit_features(**arguments))
+
+
+@fuzz
+@given(
+    name=st.sampled_from([name for name in NAMES if hasattr(make_detector(name), "partial_fit")]),
+    passed=ANYTHING,
+    y=st.one_of(ANYTHING, st.none()),
+)
+def test_batches_of_anything(name, passed, y):
+    detector = unfitted(name).fit(X, Y)
+    calmly(lambda: detector.partial_fit(passed, y))
+    assert_no_nan(detector.score_samples(X))
 
 
 @pytest.mark.parametrize("name", EVERY)

@@ -177,7 +177,7 @@ def test_networks_that_misbehave_for_some_weights(kind, search):
             first.weight *= 0.3
         module = nn.Sequential(first, nn.Tanh(), breaks(kind), nn.Linear(6, 3))
     if search == "penalty":
-        search = sklearn_quam.PenaltySearch(n_steps=60, learning_rate=0.3)
+        search = sklearn_quam.PenaltySearch(n_steps=60, learning_rate=0.03)
     est = sklearn_quam.QUAMClassifier(module, search=search, random_state=0).fit(X, LABELS)
     rows = X[:6].copy()
     clean = est.predict_uncertainty(rows)
@@ -207,15 +207,18 @@ def refuses(limit):
 def test_networks_that_raise_for_some_weights(search):
     torch.manual_seed(0)
     module = nn.Sequential(
-        nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 6), refuses(np.inf), nn.Tanh(), nn.Linear(6, 3)
+        nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 6), refuses(np.inf), nn.LayerNorm(6)
     )
+    module.append(nn.Tanh()).append(nn.Linear(6, 3))
     train(module, X, LABELS)
     with torch.no_grad():
         largest = float(module[:3](torch.as_tensor(X)).abs().max())
     module[3] = refuses(1.3 * largest)
     if search == "penalty":
-        search = sklearn_quam.PenaltySearch(n_steps=60, learning_rate=0.3)
-    est = sklearn_quam.QUAMClassifier(module, search=search, random_state=0).fit(X, LABELS)
+        search = sklearn_quam.PenaltySearch(n_steps=60, learning_rate=0.03)
+    est = sklearn_quam.QUAMClassifier(module, parameters="all", search=search, random_state=0).fit(
+        X, LABELS
+    )
     with pytest.warns(FailedRowsWarning, match="values out of bounds"):
         u, diagnostics = est.predict_uncertainty(X[:8], return_diagnostics=True)
     failed = np.array([error is not None for error in diagnostics.error])

@@ -72,6 +72,12 @@ OPTIONS = {
 N_ARGUMENTS = {
     "accuracy_rejection_auc": 2,
     "accuracy_rejection_curve": 2,
+    "augrc": 2,
+    "classwise_calibration_error": 2,
+    "excess_augrc": 2,
+    "failure_auroc": 2,
+    "rank_correlation": 2,
+    "smooth_calibration_error": 2,
     "aupr": 2,
     "excess_risk_coverage_auc": 2,
     "expected_calibration_error": 2,

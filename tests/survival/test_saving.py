@@ -17,6 +17,7 @@ from sklearn_quam import (
     LaplaceRegressor,
     LoRA,
     NaturalSearch,
+    PenaltySearch,
     QUAMClassifier,
     QUAMRegressor,
     ReferenceClassifier,
@@ -29,11 +30,15 @@ from sklearn_quam.exceptions import UnreadableFileError
 from ..network.test_inputs import PARTS, VALUES, TwoInputs
 from ..network.test_inputs import Y as LABELS
 from ..networks import fitted
-from ..test_contract import METHODS, is_classifier, make_data, make_estimator
+from ..test_contract import METHODS, few_methods, is_classifier, make_data, make_estimator
 from .run import X_NEW, X, Y
 
 WORDS = np.array(["ape", "bat", "cat"])[Y]
-DETECTORS = [getattr(ood, name) for name in ood.__all__ if name != "CombinedDetector"]
+DETECTORS = [
+    getattr(ood, name)
+    for name in ood.__all__
+    if name.endswith("Detector") and name != "CombinedDetector"
+]
 
 
 def assert_same(first, second):
@@ -99,7 +104,7 @@ ARGUMENTS = {
     "names": {"parameters": ["0.weight", "2.bias"]},
     "whole": {"parameters": "all"},
     "corrected": {"search": NaturalSearch(n_corrections=1), "parameters": "all"},
-    "untargeted": {"search": "penalty", "targets": "untargeted", "max_training_rows": 40},
+    "untargeted": {"search": PenaltySearch(n_steps=5, targets="untargeted")},
     "device": {"device": torch.device("cpu"), "temperature": np.float32(2)},
 }
 
@@ -107,8 +112,6 @@ ARGUMENTS = {
 @pytest.mark.parametrize("name", ARGUMENTS)
 def test_arguments_come_back(name, tmp_path):
     est = QUAMClassifier(dense(), random_state=0, **ARGUMENTS[name])
-    if est.search == "penalty":
-        est.set_params(search__n_steps=5)
     est.fit(X, WORDS, sample_weight=1 + Y)
     again = through_a_file(est, tmp_path, dense())
     assert_same(again.predict_uncertainty(X_NEW), est.predict_uncertainty(X_NEW))
@@ -240,7 +243,7 @@ NAMED = [PARTS, tuple(PARTS.values())]
 
 
 @pytest.mark.parametrize("rows", NAMED, ids=["by name", "in order"])
-@pytest.mark.parametrize("method", METHODS, ids=lambda m: m.name)
+@few_methods
 def test_several_inputs_come_back(method, rows, tmp_path):
     classifier = is_classifier(method)
     network = TwoInputs(3 if classifier else 2)
