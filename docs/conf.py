@@ -14,7 +14,7 @@ import figures  # noqa: E402
 import sklearn_quam  # noqa: E402
 
 SOURCE = "https://github.com/sklearn-quam/sklearn_quam"
-# Inventories of other projects and the list of versions are on the network: only where pages are hosted.
+# Inventories of other projects and the list of versions need the network.
 HOSTED = "READTHEDOCS" in os.environ
 # Examples run beside each other's threads badly: idle ones sleep.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
