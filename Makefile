@@ -98,7 +98,7 @@ dist: $(VENV)/.installed-release
 		-o doctest_optionflags="NORMALIZE_WHITESPACE ELLIPSIS" --pyargs sklearn_quam
 
 clean:
-	rm -rf $(VENV) $(PEERS) $(MIN) $(NETWORKS) $(WHEEL) $(OUT) build dist docs/_build docs/generated docs/gallery docs/sg_execution_times.rst .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(PEERS) $(MIN) $(NETWORKS) $(WHEEL) $(OUT) build dist docs/_build docs/api docs/generated docs/gallery docs/sg_execution_times.rst .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

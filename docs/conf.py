@@ -33,6 +33,12 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_gallery.gen_gallery",
 ]
+templates_path = ["_templates"]
+# Methods that scikit-learn describes; others are on the page of their class.
+autosummary_context = {
+    "scikit_learns": ["__init__", "fit_predict", "fit_transform", "get_metadata_routing"]
+    + ["get_params", "score", "set_output", "set_params"]
+}
 exclude_patterns = ["_build", "generated"]
 html_title = project
 html_theme = "pydata_sphinx_theme"

@@ -1,6 +1,7 @@
 """Files for a forge, an index and an archive: what they call exists, and they say the same."""
 
 import configparser
+import importlib
 import re
 from pathlib import Path
 
@@ -98,3 +99,13 @@ def test_the_figures_of_the_paper_are_made_by_scripts():
         re.findall(r"^@\w+\{(\w+),", (ROOT / "paper/paper.bib").read_text(), re.MULTILINE)
     )
     assert cited == written
+
+
+@pytest.mark.parametrize(
+    "module", ["", "display", "metrics", "model_selection", "multioutput", "ood"]
+)
+def test_the_api_reference_has_every_public_name(module):
+    listed = (ROOT / "docs/api.rst").read_text().split()
+    public = importlib.import_module(f"sklearn_quam.{module}".rstrip(".")).__all__
+    names = {n for n in public if n not in ("base", "display", "exceptions", "metrics", "ood")}
+    assert names - {"model_selection", "multioutput", "__version__"} <= set(listed)
