@@ -14,7 +14,7 @@ export MPLBACKEND := Agg
 # A test that hangs shows where, and fails: it must not hold up all others.
 HANGS := -o faulthandler_timeout=900 -o faulthandler_exit_on_timeout=true
 
-.PHONY: demo test test-slow test-networks pin fuzz test-min coverage lint docs bench bench-networks check-peers dist clean
+.PHONY: demo test test-slow test-networks pin fuzz test-min coverage lint docs bench results bench-networks check-peers dist clean
 
 demo: $(VENV)/.installed-plots
 	$(BIN)/python examples/demo.py --out $(OUT)
@@ -70,9 +70,13 @@ docs: $(VENV)/.installed-docs
 	$(BIN)/python docs/check_links.py docs/_build/html
 
 bench: $(VENV)/.installed-plots
-	$(BIN)/python -m benchmarks.search_speed
-	$(BIN)/python -m benchmarks.overhead
 	$(BIN)/python -m benchmarks.baselines
+
+# Measures what is stale (benchmarks/earlier.json), the most important first, goes on where it was
+# interrupted, and writes tables and figures; DATA=DIR is the folder of the data.
+results: export OMP_NUM_THREADS := 1
+results: $(VENV)/.installed-plots
+	$(BIN)/python -m benchmarks.results --data "$(DATA)" $(ARGS)
 
 # Independent implementations of the same numerics, in an environment of their own; with DATA=DIR, a
 # folder with MNIST, also on images and side by side in speed.

@@ -95,7 +95,7 @@ def held_out(X, y):
 
 
 def table(name, points, folder):
-    network, X, y, X_new, n_known = small_tables.prepare(name, SEED, points, folder)
+    network, X, y, X_new, n_known = small_tables.pooled(name, SEED, points, folder)
     X_fit, X_reference, y_fit, _ = held_out(X, y)
     return judge(fitted_parts(network, X_fit, y_fit), X_reference, X_new, n_known)
 

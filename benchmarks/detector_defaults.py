@@ -58,7 +58,7 @@ def tasks(folder):
             yield "digits", network, X, y, X_new[:N_POINTS], None, X_new[N_POINTS:]
     for name in small_tables.names(folder):
         for seed in SEEDS:
-            network, X, y, X_new, n_known = small_tables.prepare(name, seed, N_POINTS, folder)
+            network, X, y, X_new, n_known = small_tables.pooled(name, seed, N_POINTS, folder)
             yield "tables", network, X, y, X_new[:n_known], None, X_new[n_known:]
 
 

@@ -17,6 +17,7 @@ DETECTORS = {
     "Mahalanobis, lengths kept": partial(ood.MahalanobisDetector, normalize=False),
     "Mahalanobis, relative": partial(ood.MahalanobisDetector, relative=True),
     "NearestNeighbor": ood.NearestNeighborDetector,
+    "NNGuide": partial(ood.NearestNeighborDetector, guided=True),
     "fDBD": ood.FDBDetector,
     "NCI": ood.NCIDetector,
     "GEN": ood.GENDetector,

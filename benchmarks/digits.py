@@ -97,8 +97,8 @@ def aurocs(left_out, seed, n_points):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--points", type=int, default=100, help="of known and of left-out digits")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results/digits.json")
+    parser.add_argument("--points", type=int, default=30, help="of known and of left-out digits")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
     options = parser.parse_args()
     torch.set_num_threads(1)
     rows = []
@@ -114,8 +114,8 @@ def main():
     versions = {
         package.__name__: package.__version__ for package in (sklearn_quam, sklearn, torch, np)
     }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "digits.json").write_text(
         json.dumps({"points": options.points, "versions": versions, "results": rows}, indent=1)
     )
 

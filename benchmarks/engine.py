@@ -45,7 +45,7 @@ def cases(family, folder):
         module, name, n_rows = FAMILIES[family]
         case = module.load(folder, name, True)
         other = next(iter(case.others.values()))
-        arguments = case.arguments.get("QUAM", {})
+        arguments = module.FAMILY.arguments.get("QUAM", {})
         yield case.network, case.X, case.y, case.X_test[:n_rows], other[:n_rows], arguments
     elif family == "digits":
         X, y = load_digits(return_X_y=True)
@@ -58,7 +58,7 @@ def cases(family, folder):
     else:
         for name in small_tables.names(None):
             for seed in (0, 1):
-                net, X, y, rows, n_known = small_tables.prepare(name, seed, 80, None)
+                net, X, y, rows, n_known = small_tables.pooled(name, seed, 80, None)
                 yield net, X, y, rows[:n_known], rows[n_known:], {}
 
 

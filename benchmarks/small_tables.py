@@ -6,7 +6,6 @@ anomalies, as ADBench has them (X, and y with 1 for anomalies). What is not ther
 """
 
 import warnings
-from functools import lru_cache
 
 import numpy as np
 from sklearn import datasets
@@ -111,9 +110,8 @@ def load_shifted(name, seed, folder):
     return None
 
 
-@lru_cache(maxsize=1)
-def prepare(name, seed, n_points, folder):
-    """Return a network, its data, rows to judge (known ones first), and how many are known."""
+def prepare(name, seed, folder):
+    """Return a network, its data, known samples with their labels, and unknown samples."""
     rng = np.random.default_rng(seed)
     shifted = load_shifted(name, seed, folder)
     if shifted is None:
@@ -127,19 +125,24 @@ def prepare(name, seed, n_points, folder):
     unknown = np.zeros(len(X), dtype=bool)
     if class_left_out:
         unknown = y == classes[seed % len(classes)]
-    X_train, X_known, y_train, _ = train_test_split(
-        X[~unknown], y[~unknown], test_size=0.3, random_state=seed, stratify=y[~unknown]
+    X_train, X_known, y_train, y_known = train_test_split(
+        X[~unknown], y[~unknown], test_size=0.4, random_state=seed, stratify=y[~unknown]
     )
     if shifted is not None:
         X_unknown = X_other[rng.permutation(len(X_other))]
     else:
         X_unknown = X[unknown] if class_left_out else rng.permuted(X_known, axis=0)
-    X_known, X_unknown = X_known[:n_points], X_unknown[:n_points]
     # Values are missing in some tables only.
     scaler = make_pipeline(SimpleImputer(strategy="median"), StandardScaler()).fit(X_train)
-    X_train = scaler.transform(X_train)
-    X_new = scaler.transform(np.concatenate([X_known, X_unknown]))
-    return train(X_train, y_train, 10 * seed), X_train, y_train, X_new, len(X_known)
+    X_train, X_known, X_unknown = map(scaler.transform, (X_train, X_known, X_unknown))
+    return train(X_train, y_train, 10 * seed), X_train, y_train, X_known, y_known, X_unknown
+
+
+def pooled(name, seed, n_points, folder):
+    """Return a network, its data, samples to judge (known ones first), and how many are known."""
+    network, X, y, X_known, _, X_unknown = prepare(name, seed, folder)
+    X_known = X_known[:n_points]
+    return network, X, y, np.concatenate([X_known, X_unknown[:n_points]]), len(X_known)
 
 
 def train(X, y, seed):

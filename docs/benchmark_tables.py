@@ -1,20 +1,27 @@
 """Tables of the results pages, made from the results that the project keeps.
 
-``python docs/benchmark_tables.py`` writes them all into ``benchmarks/RESULTS.rst``, for those who
-read the repository and not the site.
+``python docs/benchmark_tables.py`` writes them all into ``benchmarks/RESULTS.rst``, to be read in
+the repository, and one into the README.
 """
 
 import json
 import shutil
+import sys
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-RESULTS = BENCHMARKS / "results"
-PAGE = BENCHMARKS / "RESULTS.rst"
-SCALE = ("imagenet", "cifar10", "mnist", "text")
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks import summary  # noqa: E402
+from benchmarks.digests import RESULTS, earlier  # noqa: E402
+
+README = ROOT / "README.rst"
+PAGE = ROOT / "benchmarks" / "RESULTS.rst"
+OLD = "Measured with an earlier version."
+PARTS = ("questions", "scores", "forecast")
 
 
 def stored(name):
@@ -66,43 +73,47 @@ def summary_of(name):
     return stored(name)["summary"]
 
 
-def with_intervals(name, part):
-    """Return a table in which half of the 95 % interval stands behind a value."""
-    rows = stored(name)[part]
-    columns = [column for column in rows[0] if not column.endswith(("_low", "_high"))]
-    return [{column: _with_interval(row, column) for column in columns} for row in rows]
+# The paper's AUROCs for MNIST, means of three networks.
+PAPER = {
+    "Reference": (0.986, 0.966, 0.888, 0.973),
+    "CyclicalSGHMC": (0.977, 0.957, 0.869, 0.963),
+    "Laplace": (0.978, 0.959, 0.877, 0.963),
+    "MCDropout": (0.978, 0.956, 0.876, 0.965),
+    "DeepEnsemble": (0.988, 0.990, 0.924, 0.983),
+    "MixtureLaplace": (0.986, 0.984, 0.920, 0.979),
+    "QUAM": (0.994, 0.994, 0.937, 0.992),
+}
+SETS = ("FMNIST", "KMNIST", "EMNIST", "OMNIGLOT")
 
 
-def _with_interval(row, column):
-    low, high = row.get(f"{column}_low"), row.get(f"{column}_high")
-    if row.get(column) is None or low is None:
-        return row.get(column)
-    return f"{row[column]:.3f} ± {(high - low) / 2:.3f}".replace("0.", ".")
-
-
-def summary_of_ranks():
-    """Return ranks with their intervals, and AUROCs by family."""
-    return [
-        {
-            "method": row["method"],
-            "mean rank": f"{row['mean rank']:.1f} ({row['low']:.1f} to {row['high']:.1f})",
-            **{
-                column: value
-                for column, value in row.items()
-                if column not in ("method", "mean rank", "low", "high")
-            },
-        }
-        for row in summary_of("ranks")
-    ]
+def paper():
+    """Return the paper's AUROCs on MNIST beside those of the same methods here."""
+    family, rows = summary.FAMILIES["mnist"], []
+    entries = summary.entries_of(family)
+    for method, values in PAPER.items():
+        row = {"method": summary.label(family, method, "given")}
+        for k, name in enumerate(SETS):
+            found = [
+                entry["given"]["unknown"]["epistemic"][name]["value"]
+                for entry in entries.get(method, {}).values()
+            ]
+            row |= {
+                f"{name}, paper": values[k],
+                "here" + " " * k: np.mean(found) if found else None,
+            }
+        rows.append(row)
+    return rows
 
 
 TABLES = {
-    "ranks": summary_of_ranks,
+    "overall": lambda: summary.overall(),
+    "paper": paper,
     **{
-        f"{name}_{part}": partial(with_intervals, name, part)
-        for name in SCALE
-        for part in ("ood", "total", "own", "speed")
+        f"{name}_{part}": partial(getattr(summary, part), family)
+        for name, family in summary.FAMILIES.items()
+        for part in (*PARTS, "parts")
     },
+    "tables_ranks": lambda: summary.ranks_of_tables()[0],
     "digits": digits,
     "baselines": baselines,
     **{
@@ -118,7 +129,6 @@ TABLES = {
             "mistakes",
             "uci",
             "diversity",
-            "tables",
             "combination",
             "beyond_range",
             "intervals",
@@ -131,7 +141,6 @@ TABLES = {
             "peers_on_mnist",
         )
     },
-    "tables_by_table": lambda: stored("tables")["by table"],
     "beyond_range_by_factor": lambda: stored("beyond_range")["by_factor"],
     **{
         f"scaling_{part}": lambda part=part: stored("scaling")[part]
@@ -139,9 +148,7 @@ TABLES = {
     },
 }
 FIGURES = (
-    "ranks",
-    *SCALE,
-    *(f"{name}_reject" for name in SCALE),
+    "tradeoff",
     "two_moons",
     "sine",
     "simplex",
@@ -151,7 +158,6 @@ FIGURES = (
     "mistakes",
     "diversity",
     "importance",
-    "tables",
     "scaling",
 )
 
@@ -186,18 +192,36 @@ def as_text(rows):
     return "\n".join([rule, lines[0], rule, *lines[1:], rule]) + "\n"
 
 
-def scale_tables(name):
-    return [f"{name}_{part}" for part in ("ood", "total", "own", "speed")]
+def file_of(name):
+    """Return which file of results a table is made of, or None if it marks methods itself."""
+    if name in ("overall", "paper", "tradeoff") or name.rpartition("_")[0] in summary.FAMILIES:
+        return None
+    files = [path.stem for path in RESULTS.glob("*.json") if name.startswith(path.stem)]
+    return max(files, key=len, default=None)
+
+
+def is_earlier(name):
+    """Return whether a table is of an earlier version as a whole."""
+    return file_of(name) in earlier()
+
+
+def family_tables(name, *more):
+    return [f"{name}_{part}" for part in (*PARTS, *more)]
 
 
 # What stands in RESULTS.rst: title, script, and the tables.
 SECTIONS = (
-    ("All methods over all tasks", "benchmarks.ranks", ["ranks"]),
-    ("ImageNet", "benchmarks.scale.imagenet", scale_tables("imagenet")),
-    ("CIFAR-10", "benchmarks.scale.cifar10", scale_tables("cifar10")),
-    ("MNIST", "benchmarks.scale.mnist", scale_tables("mnist")),
-    ("Text", "benchmarks.scale.text", scale_tables("text")),
-    ("Small tables", "benchmarks.tables", ["tables", "tables_by_table"]),
+    ("All methods over all families", "benchmarks.results --data DIR", ["overall"]),
+    ("ImageNet", "benchmarks.results --data DIR --only imagenet", family_tables("imagenet")),
+    ("CIFAR-10", "benchmarks.results --data DIR --only cifar10", family_tables("cifar10", "parts")),
+    ("MNIST", "benchmarks.results --data DIR --only mnist", family_tables("mnist")),
+    ("Text", "benchmarks.results --data DIR --only text", family_tables("text")),
+    (
+        "Small tables",
+        "benchmarks.results --data DIR --only tables",
+        [*family_tables("tables"), "tables_ranks"],
+    ),
+    ("The paper's table", "benchmarks.results --data DIR --only mnist", ["paper"]),
     ("Left-out digits", "benchmarks.digits", ["digits"]),
     ("All methods on one small network", "benchmarks.baselines", ["baselines"]),
     ("Two moons, against HMC", "benchmarks.paper.two_moons", ["two_moons"]),
@@ -230,7 +254,9 @@ INTRODUCTION = """Results
 
 Made by ``python docs/benchmark_tables.py`` from ``benchmarks/results/``; do not edit. The
 documentation says what each experiment is, and what its numbers mean. Behind ± is half of a 95 %
-bootstrap interval. Where nothing else is said, numbers are AUROCs.
+bootstrap interval. "near" and "far" are AUROCs of unknown samples, "mistakes" is the AUROC of
+mistakes, AUGRC is the area under the generalised risk of both together (lower is better). A † marks
+methods that were measured with an earlier version.
 """
 
 
@@ -240,25 +266,34 @@ SHOWN = {
     "QUAM, expected": 'QUAM, setting="expected"',
     "NearestNeighbor": "nearest neighbours",
     "PNML": "pNML",
-    "Reference": "entropy of the network",
+    "Reference": "the network alone",
 }
+COLUMNS = (
+    ("Unknown", "unknown", 3),
+    ("Mistakes", "mistakes", 3),
+    ("Both (AUGRC, %)", "AUGRC, %", 1),
+)
 
 
 def readme_table():
     """Return the table of the README."""
-    return as_text(
-        [
-            {
-                "Method": SHOWN[row["method"]],
-                "Mean AUROC": f"{row['mean AUROC']:.3f}".removeprefix("0"),
-                "Mean rank": f"{row['mean rank']:.1f}",
-                "Rank, mistakes": f"{row['rank for mistakes']:.1f}",
-                "Rows a second": _rounded(row["rows a second"]),
-            }
-            for row in summary_of("ranks")
-            if row["method"] in SHOWN
-        ]
-    )
+    rows = []
+    for row in summary.overall():
+        method = row["method"].removesuffix(" †")
+        if method in SHOWN:
+            own = {"Method": SHOWN[method] + row["method"].removeprefix(method)}
+            for title, key, digits in COLUMNS:
+                if key in row:
+                    own[title] = f"{row[key]:.{digits}f}".removeprefix("0")
+            rows.append(own | {"Samples a second": _rounded(1000 / row["ms a sample"])})
+    return as_text(rows)
+
+
+def with_table(text):
+    """Return the README with the present table in place of the one that it has."""
+    section = text.index("How well it works\n")
+    start = text.index("\n==", section) + 1
+    return text[:start] + readme_table() + text[text.index("\n\n", start) + 1 :]
 
 
 def _rounded(value):
@@ -272,7 +307,10 @@ def results_page():
     parts = [INTRODUCTION]
     for title, script, names in SECTIONS:
         parts.append(f"{title}\n{'-' * len(title)}\n``python -m {script}``\n")
-        parts += [as_text(TABLES[name]()) for name in names]
+        for name in names:
+            rows = TABLES[name]()
+            if rows:
+                parts += [f"{OLD}\n"] * is_earlier(name) + [as_text(rows)]
     return "\n".join(parts)
 
 
@@ -281,7 +319,9 @@ def write(folder):
     folder.mkdir(exist_ok=True)
     for name, table in TABLES.items():
         try:
-            content = as_rst(table())
+            rows = table()
+            content = f".. note:: {OLD}\n\n" * is_earlier(name)
+            content += as_rst(rows) if rows else "Not measured yet.\n"
         except (FileNotFoundError, KeyError):  # a run that was not finished has no summary
             content = "Not measured yet.\n"
         (folder / f"{name}.rst").write_text(content)
@@ -291,7 +331,7 @@ def write(folder):
         if figure.exists():
             shutil.copy(figure, folder / figure.name)
             content = (
-                f".. image:: /generated/{figure.name}\n"
+                f".. note:: {OLD}\n\n" * is_earlier(name) + f".. image:: /generated/{figure.name}\n"
                 f"   :alt: {name.replace('_', ' ')}\n"
                 f"   :target: ../_images/{figure.name}\n"  # in full size
             )
@@ -300,3 +340,4 @@ def write(folder):
 
 if __name__ == "__main__":
     PAGE.write_text(results_page())
+    README.write_text(with_table(README.read_text()))

@@ -30,7 +30,13 @@ METHODS = sorted(
     name for name in sklearn_quam.__all__ if name.endswith(("Classifier", "Regressor"))
 )
 DETECTORS = sorted(name for name in ood.__all__ if name.endswith("Detector"))
-NAMES = METHODS + DETECTORS
+# What benchmarks depend on beside defaults.
+VARIANTS = {
+    "QUAMClassifier, linear search": {"search": "linear"},
+    "QUAMClassifier, penalty search": {"search": "penalty"},
+    "doubt": {"search": "linear", "setting": "expected"},
+}
+NAMES = METHODS + DETECTORS + [*VARIANTS]
 
 
 def trained(target):
@@ -79,11 +85,18 @@ def of_detector(name):
     return {"scores": detector.fit(X64, LABELS).score_samples(ROWS)}
 
 
+def of_variant(name):
+    est = sklearn_quam.QUAMClassifier(trained(LABELS), random_state=0, **VARIANTS[name])
+    u = est.fit(X64, LABELS, X_val=X64[::2], y_val=LABELS[::2]).predict_uncertainty(ROWS)
+    return {"doubt": u.doubt} if name == "doubt" else {"epistemic": u.epistemic, "total": u.total}
+
+
 def numbers(name):
     """Return what a method or a detector says about some rows, as arrays."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = of_method(name) if name in METHODS else of_detector(name)
+        of = of_method if name in METHODS else of_variant if name in VARIANTS else of_detector
+        found = of(name)
     return {f"{name}: {key}": array for key, array in found.items()}
 
 

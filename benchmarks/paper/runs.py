@@ -60,9 +60,13 @@ def run(path, settings, tasks):
         if name in results:
             continue
         results[name] = task()
-        versions = {package: version(package) for package in PACKAGES}
+        versions = versions_of(PACKAGES)
         _write(path, {"settings": settings, "versions": versions, "results": results})
     return {name: results[name] for name in tasks}
+
+
+def versions_of(packages):
+    return {package: version(package) for package in packages}
 
 
 def report(path, rows, columns=None, formats=None, key="summary"):

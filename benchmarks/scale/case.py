@@ -1,8 +1,9 @@
-"""What a benchmark of this folder consists of, and which methods and detectors it is put to."""
+"""What a family of benchmarks consists of, and which methods and detectors it is put to."""
 
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,31 +13,40 @@ from torch.nn.functional import cross_entropy
 
 import sklearn_quam
 
-from ..detectors import DETECTORS
+from ..detectors import DETECTORS, ON_INPUTS, WITHOUT_NETWORK
+from ..digests import digest
 
-# The words after a comma tell variants of a method apart.
-METHODS = (
+# The words after a comma tell variants of a method apart. In this order they are measured.
+FIRST = (
     "Reference",
-    "MCDropout",
+    "QUAM",
+    "PNML",
+    "Mahalanobis",
+    "NearestNeighbor",
+    "ViM",
+    "Energy",
+    "QUAM, linear search",
+)
+METHODS = (
+    *FIRST,
+    *(name for name in DETECTORS if name not in FIRST),
     "DeepEnsemble",
     "Laplace",
-    "MixtureLaplace",
+    "MCDropout",
     "SWAG",
     "CyclicalSGHMC",
-    "QUAM",
-    "QUAM, linear search",
-    "QUAM, penalty search",
+    "MixtureLaplace",
 )
 ARGUMENTS = {
     "QUAM, linear search": {"search": "linear"},
     "QUAM, penalty search": {"search": "penalty"},
+    "Laplace, all layers": {"parameters": "all"},
 }
-# Judged on the first rows of each set only; QUAM on the same rows stands beside it.
-SLOW = "QUAM, penalty search"
-FEW = ", few rows"
-
-
+VAL, TEST = "held out", "test"
 WITH_MEMBERS = ("DeepEnsemble", "MixtureLaplace")
+# In these the network alone predicts, and is asked once.
+SETTINGS = ("given", "expected", "pairwise")
+IN_PAIRS = ("QUAM", "QUAM, linear search", "DeepEnsemble")
 
 
 class Members:
@@ -47,8 +57,8 @@ class Members:
 
     @cached_property
     def _trained(self):
-        start = time.perf_counter()
-        return self._train(), time.perf_counter() - start
+        start = time.process_time()
+        return self._train(), time.process_time() - start
 
     @property
     def networks(self):
@@ -61,24 +71,11 @@ class Members:
 
 @dataclass(frozen=True)
 class Case:
-    """A trained network, what is known of its training data, and rows to judge.
+    """A trained network, what is known of its training data, and samples to judge.
 
-    Parameters
-    ----------
-    network : estimator or torch.nn.Module
-        The given network.
-    X, y : ndarray
-        Training data, or what stands for them.
-    X_test, y_test : ndarray
-        Rows of the known kind that the network was not trained on.
-    others : dict of str to ndarray
-        Rows of other kinds.
-    members : Members
-        Further networks, for ensembles.
-    arguments : dict of str to dict
-        What methods need here beyond their defaults; by method, its variants included.
-    disagreement : ndarray of shape (n_test,), default=None
-        How much people disagree about the labels of the test rows.
+    ``X_test`` are samples of the known kind that the network was not trained on, of which `split`
+    makes ``X_val`` and ``X_test``; `others` has those of other kinds by name, and `disagreement`
+    says how much people disagree about labels of the test.
     """
 
     network: Any
@@ -87,40 +84,111 @@ class Case:
     X_test: np.ndarray
     y_test: np.ndarray
     others: dict
-    members: "Members"
-    arguments: dict = field(default_factory=dict)
+    members: Members
     disagreement: np.ndarray | None = None
+    X_val: np.ndarray | None = None
+    y_val: np.ndarray | None = None
 
-    def make(self, name):
-        """Return a method or detector, not fitted."""
-        if name in DETECTORS:
-            return DETECTORS[name](self.network, **self.arguments.get(name, {}))
-        kind = name.partition(",")[0]
-        variant = name.removesuffix(FEW)
-        arguments = {**self.arguments.get(kind, {}), **ARGUMENTS.get(variant, {})}
-        if variant != kind:
-            arguments |= self.arguments.get(variant, {})
-        if kind in WITH_MEMBERS:
-            arguments["estimators"] = self.members.networks
-        if kind not in ("Reference", "DeepEnsemble"):
-            arguments["random_state"] = 0
-        return getattr(sklearn_quam, f"{kind}Classifier")(self.network).set_params(**arguments)
-
-    def few(self, n_rows):
-        """Return the same with the first rows of each set."""
-        others = {name: X[:n_rows] for name, X in self.others.items()}
+    def split(self, n_val, n_test, n_others):
+        """Return the same with some samples of each set, the first known ones held out."""
+        X, y, test = self.X_test, self.y_test, slice(n_val, n_val + n_test)
         return replace(
             self,
-            X_test=self.X_test[:n_rows],
-            y_test=self.y_test[:n_rows],
-            others=others,
-            disagreement=None if self.disagreement is None else self.disagreement[:n_rows],
+            X_val=X[:n_val],
+            y_val=y[:n_val],
+            X_test=X[test],
+            y_test=y[test],
+            others={name: part[:n_others] for name, part in self.others.items()},
+            disagreement=None if self.disagreement is None else self.disagreement[test],
         )
 
-    def with_arguments(self, method, arguments):
-        """Return the same with further arguments of a method."""
-        own = {**self.arguments.get(method, {}), **arguments}
-        return replace(self, arguments={**self.arguments, method: own})
+    @property
+    def sets(self):
+        """All samples that are judged."""
+        return {VAL: self.X_val, TEST: self.X_test, **self.others}
+
+    @cached_property
+    def proba(self):
+        """What the network alone predicts for them."""
+        est = sklearn_quam.ReferenceClassifier(self.network).fit(self.X, self.y)
+        return {part: est.predict_proba(X) for part, X in self.sets.items()}
+
+
+@dataclass(frozen=True)
+class Family:
+    """Cases of one kind: how to load them, and everything that their results depend on.
+
+    Parameters
+    ----------
+    name : str
+        Of the file of results.
+    title : str
+        In tables.
+    load : callable
+        ``load(folder, case)`` returns a `Case`, not split yet.
+    cases : sequence of str
+        Their names.
+    near, far : sequence of str
+        Other kinds of samples that are near to what the network knows, and far from it.
+    rows : tuple of int
+        How many known samples are held out and judged, and how many of each other kind.
+    settings : dict
+        How networks are trained.
+    arguments : dict of str to dict, default={}
+        What methods need here beyond their defaults; by method, its variants included.
+    methods : sequence of str
+        Which are judged.
+    """
+
+    name: str
+    title: str
+    load: Any
+    cases: tuple
+    near: tuple
+    far: tuple
+    rows: tuple
+    settings: dict
+    arguments: dict
+    methods: tuple = METHODS
+
+    def arguments_of(self, method):
+        kind = method.partition(",")[0]
+        return {
+            **self.arguments.get(kind, {}),
+            **ARGUMENTS.get(method, {}),
+            **self.arguments.get(method, {}),
+        }
+
+    def digest(self, case, method):
+        """Return the digest that the present result of a method has."""
+        own = [self.settings, self.rows, case, self.arguments_of(method), self.near, self.far]
+        return digest([method], own)
+
+    def digests(self):
+        """Return the digests of all results by name."""
+        return {
+            f"{case}: {method}": self.digest(case, method)
+            for method in self.methods
+            for case in self.cases
+        }
+
+    def path(self, folder: Path):
+        return folder / f"{self.name}.json"
+
+    def make(self, case, method):
+        """Return a method or detector, not fitted."""
+        if method in WITHOUT_NETWORK:
+            return WITHOUT_NETWORK[method]()
+        arguments = self.arguments_of(method)
+        detectors = {**DETECTORS, **ON_INPUTS}
+        if method in detectors:
+            return detectors[method](case.network, **arguments)
+        kind = method.partition(",")[0]
+        if kind in WITH_MEMBERS:
+            arguments["estimators"] = case.members.networks
+        if kind not in ("Reference", "DeepEnsemble"):
+            arguments["random_state"] = 0
+        return getattr(sklearn_quam, f"{kind}Classifier")(case.network).set_params(**arguments)
 
 
 def shuffled(*arrays, n_rows=None, seed=0):

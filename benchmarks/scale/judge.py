@@ -1,4 +1,9 @@
-"""Scores of a method for all rows of a case, and what they are worth."""
+"""What a method says about all samples of a case, and what its answers are worth.
+
+Three questions are put to each score of a method: which samples are unknown (AUROC), which of its
+predictions for known samples are mistakes (AUROC), and which predictions fail, for either reason
+(AUGRC in a pool of known and unknown samples; the lower, the better).
+"""
 
 import time
 import warnings
@@ -7,121 +12,155 @@ import numpy as np
 from scipy.stats import rankdata, spearmanr
 from sklearn.metrics import log_loss
 
+from sklearn_quam.base._conformal import fit_logit_scale, scaled
+from sklearn_quam.base._doubt import DoubtScale
 from sklearn_quam.metrics import (
-    accuracy_rejection_auc,
-    aupr,
     bootstrap_interval,
     expected_calibration_error,
     fpr_at_tpr,
 )
 
-from .case import DETECTORS, FEW, SLOW, WITH_MEMBERS
+from ..detectors import DETECTORS, ON_INPUTS, WITHOUT_NETWORK
+from .case import IN_PAIRS, SETTINGS, TEST, VAL, WITH_MEMBERS
 
 N_RESAMPLES = 200
-TEST = "test"
-SETTINGS = ("given", "expected")
+MIN_FOR_INTERVALS = 200  # of fewer samples, several tables say how sure a mean is
+N_WARM_UP = 2
+WITHOUT_FORECAST = (*DETECTORS, *ON_INPUTS, *WITHOUT_NETWORK)
+# What each question is meant to be answered by. A detector has its score for all of them but the
+# last one; the network alone has its entropy for unknown samples.
+MEANT = {"unknown": "epistemic", "mistakes": "1 - max p", "both": "doubt"}
 
 
-def scores_of(case, name):
-    """Return arrays by ``<setting>/<set>/<quantity>``, and the cost.
+def meant(method, question):
+    """Return the score that a method is meant to be asked for."""
+    if method == "Reference":
+        return {"unknown": "epistemic", "mistakes": "1 - max p", "both": "1 - max p"}[question]
+    if method in WITHOUT_FORECAST:
+        return {"unknown": "epistemic", "mistakes": "epistemic", "both": "doubt"}[question]
+    return MEANT[question]
 
-    Quantities are ``epistemic`` and ``total`` uncertainty, and ``proba`` for the test set. The
-    network alone has no epistemic uncertainty: its entropy stands for it. A detector has one score,
-    which stands for both, and the given network predicts.
-    """
+
+def judged(case, est, method):
+    """Return what a fitted method is worth, by setting, and seconds to fit and for a sample."""
     with warnings.catch_warnings():
         # Of training that has not converged, and of searches that take long.
         warnings.simplefilter("ignore")
-        est = case.make(name)
-        start = time.perf_counter()
+        start = time.process_time()
         est.fit(case.X, case.y)
-        fit_seconds = time.perf_counter() - start
-        if name.partition(",")[0] in WITH_MEMBERS:
+        fit_seconds = time.process_time() - start
+        if method in WITH_MEMBERS:
             fit_seconds += case.members.seconds
-        sets = {TEST: case.X_test, **case.others}
-        once = name in (*DETECTORS, "Reference", SLOW) or name.endswith(FEW)
-        settings = SETTINGS[:1] if once else SETTINGS
-        arrays, seconds = {}, 0.0
-        for setting in settings:
+        sets = case.sets
+        ask = _of_detector if method in WITHOUT_FORECAST else _of_method
+        ask(est, case.X_val[:N_WARM_UP], SETTINGS[0])
+        found, seconds = {}, None
+        for setting in settings_of(method):
+            answers = {}
             for part, X in sets.items():
-                start = time.perf_counter()
-                found = _ask(est, name, setting, X, with_proba=part == TEST)
-                if setting == settings[0]:
-                    seconds += time.perf_counter() - start
-                arrays |= {f"{setting}/{part}/{key}": value for key, value in found.items()}
-    n_rows = sum(map(len, sets.values()))
-    arrays["fit_seconds"] = np.array(fit_seconds)
-    arrays["seconds_per_row"] = np.array(seconds / n_rows)
-    return arrays
+                start = time.process_time()
+                answers[part] = ask(est, X, setting)
+                if seconds is None and part == TEST:
+                    seconds = (time.process_time() - start) / len(X)
+            found[setting] = _worth(case, method, setting, answers)
+    return {"fit seconds": fit_seconds, "row seconds": seconds, **found}
 
 
-def _ask(est, name, setting, X, *, with_proba):
-    if name in DETECTORS:
-        doubt = _finite(-est.score_samples(X))
-        return {"epistemic": doubt, "total": doubt}
+def settings_of(method):
+    if method in (*WITHOUT_FORECAST, "Reference"):
+        return SETTINGS[:1]
+    return SETTINGS if method in IN_PAIRS else SETTINGS[:2]
+
+
+def _of_method(est, X, setting):
     est.set_params(setting=setting)
-    found = {}
-    if with_proba:
-        found["proba"], uncertainty = est.predict_proba(X, return_uncertainty=True)
-    else:
-        uncertainty = est.predict_uncertainty(X)
-    doubt = uncertainty.total if name == "Reference" else uncertainty.epistemic
-    return {"epistemic": _finite(doubt), "total": _finite(uncertainty.total), **found}
+    proba, u = est.predict_proba(X, return_uncertainty=True)
+    return {"proba": proba, "epistemic": _finite(u.epistemic), "aleatoric": _finite(u.aleatoric)}
+
+
+def _of_detector(est, X, setting):  # noqa: ARG001
+    return {"epistemic": _finite(-est.score_samples(X))}
 
 
 def _finite(doubt):
-    return np.nan_to_num(np.asarray(doubt, dtype=float), posinf=np.finfo(float).max)
+    largest = np.sqrt(np.finfo(float).max)
+    return np.nan_to_num(np.asarray(doubt, dtype=float), posinf=largest)
 
 
-def judged(arrays, case, proba_given):
-    """Return the metrics of a method, by setting.
-
-    Parameters
-    ----------
-    arrays : dict
-        From `scores_of`.
-    case : Case
-        The same.
-    proba_given : ndarray of shape (n_test, n_classes)
-        What the network alone predicts, for detectors, which do not predict.
-    """
-    return {
-        setting: _judged(arrays, case, proba_given, setting)
-        for setting in SETTINGS
-        if f"{setting}/{TEST}/epistemic" in arrays
+def _worth(case, method, setting, answers):
+    """Return metrics of a setting."""
+    classes, detects = np.unique(case.y), method in WITHOUT_FORECAST
+    if detects:
+        for part, proba in case.proba.items():
+            answers[part]["proba"] = proba
+    columns = {
+        part: np.searchsorted(classes, y) for part, y in ((VAL, case.y_val), (TEST, case.y_test))
     }
-
-
-def _judged(arrays, case, proba_given, setting):
-    def doubt(part, quantity="epistemic"):
-        return arrays[f"{setting}/{part}/{quantity}"]
-
-    classes = np.unique(case.y)
-    found = {part: _detection(doubt(TEST), doubt(part)) for part in case.others}
-    own = arrays.get(f"{setting}/{TEST}/proba")
-    proba = proba_given if own is None else own
-    right = classes[proba.argmax(axis=1)] == case.y_test
-    for quantity in ("epistemic", "total"):
-        rank = doubt(TEST, quantity)
+    raw = answers[TEST]["proba"]
+    scale = fit_logit_scale(answers[VAL]["proba"], columns[VAL])
+    right = raw.argmax(axis=1) == columns[TEST]
+    # As in `predict_doubt`: an average of models is scaled, the given network is not.
+    own = 1.0 if setting == "given" else scale
+    risks = {part: 1 - scaled(a["proba"], own).max(axis=1) for part, a in answers.items()}
+    doubt = DoubtScale.fit(risks[VAL], answers[VAL]["epistemic"])
+    if method == "Reference":
+        for each in answers.values():
+            each["epistemic"] = each["aleatoric"]
+    scores = {part: _scores(a, risks[part], doubt) for part, a in answers.items()}
+    names = list(scores[TEST])
+    found = {name: {} for name in MEANT}
+    for name in names:
+        known = scores[TEST][name]
+        is_meant = {
+            question: meant(method, question) == name and len(known) >= MIN_FOR_INTERVALS
+            for question in MEANT
+        }
+        for part in case.others:
+            pool = np.concatenate([known, scores[part][name]])
+            is_unknown = np.repeat([0, 1], [len(known), len(pool) - len(known)])
+            failed = np.concatenate([~right, np.ones(len(pool) - len(known), bool)])
+            value = _interval(
+                auroc, is_unknown, pool, stratify=is_unknown, ends=is_meant["unknown"]
+            )
+            value["fpr95"] = fpr_at_tpr(is_unknown, pool)
+            found["unknown"].setdefault(name, {})[part] = value
+            value = _interval(_augrc, failed, pool, stratify=is_unknown, ends=is_meant["both"])
+            found["both"].setdefault(name, {})[part] = value
         if not right.all():
-            found[f"mistakes, {quantity}"] = _detection(rank[right], rank[~right])
-        found[f"selective, {quantity}"] = _interval(accuracy_rejection_auc, right, rank)
-    found["accuracy"] = _interval(np.mean, right.astype(float))
-    if own is not None:
-        found["ece"] = _interval(expected_calibration_error, case.y_test, proba, labels=classes)
-        found["log score"] = {"value": -float(log_loss(case.y_test, proba, labels=classes))}
-    if case.disagreement is not None:
-        epistemic, total = doubt(TEST), doubt(TEST, "total")
-        # Of the network alone, the entropy stands in both places.
-        aleatoric = total if np.array_equal(epistemic, total) else total - epistemic
-        found["human, aleatoric"] = _interval(_rank_correlation, aleatoric, case.disagreement)
-        found["human, epistemic"] = _interval(_rank_correlation, epistemic, case.disagreement)
-        found["aleatoric, epistemic"] = _interval(_rank_correlation, aleatoric, epistemic)
+            value = _interval(auroc, ~right, known, stratify=~right, ends=is_meant["mistakes"])
+            found["mistakes"][name] = value
+    if not detects:
+        found["forecast"] = {
+            "accuracy": float(right.mean()),
+            **_forecast(raw, columns[TEST], ""),
+            **_forecast(scaled(raw, scale), columns[TEST], ", scaled"),
+        }
+        aleatoric, epistemic = answers[TEST]["aleatoric"], answers[TEST]["epistemic"]
+        found["parts"] = {"aleatoric, epistemic": _correlation(aleatoric, epistemic)}
+        if case.disagreement is not None:
+            found["parts"]["human, aleatoric"] = _correlation(aleatoric, case.disagreement)
+            found["parts"]["human, epistemic"] = _correlation(epistemic, case.disagreement)
     return found
 
 
-def _rank_correlation(x, y):
-    return spearmanr(x, y).statistic
+def _scores(answer, risk, doubt):
+    epistemic = answer["epistemic"]
+    found = {"epistemic": epistemic, "1 - max p": risk, "doubt": doubt.share(risk, epistemic)}
+    if "aleatoric" in answer:
+        found["total"] = answer["aleatoric"] + epistemic
+    return found
+
+
+def _forecast(proba, columns, suffix):
+    labels = np.arange(proba.shape[1])
+    return {
+        f"log score{suffix}": -float(log_loss(columns, proba, labels=labels)),
+        f"ece{suffix}": float(expected_calibration_error(columns, proba, labels=labels)),
+    }
+
+
+def _correlation(x, y):
+    return float(spearmanr(x, y).statistic) if np.ptp(x) > 0 and np.ptp(y) > 0 else 0.0
 
 
 def auroc(is_unknown, doubt):
@@ -131,18 +170,18 @@ def auroc(is_unknown, doubt):
     return (rankdata(doubt)[unknown].mean() - (n_unknown + 1) / 2) / n_known
 
 
-def _detection(known, unknown):
-    is_unknown = np.repeat([0, 1], [len(known), len(unknown)])
-    both = np.concatenate([known, unknown])
-    return {
-        **_interval(auroc, is_unknown, both, stratify=is_unknown),
-        "aupr": aupr(is_unknown, both),
-        "fpr95": fpr_at_tpr(is_unknown, both),
-    }
+def _augrc(failed, doubt):
+    """Return the same as `sklearn_quam.metrics.augrc`, from the AUROC of failures."""
+    rate = failed.mean()
+    if rate in (0, 1):
+        return rate**2 / 2
+    return (1 - auroc(failed, doubt)) * rate * (1 - rate) + rate**2 / 2
 
 
-def _interval(metric, *arrays, **arguments):
+def _interval(metric, *arrays, stratify, ends):
+    if not ends:
+        return {"value": float(metric(*arrays))}
     found = bootstrap_interval(
-        metric, *arrays, n_resamples=N_RESAMPLES, random_state=0, **arguments
+        metric, *arrays, n_resamples=N_RESAMPLES, random_state=0, stratify=stratify
     )
     return {"value": float(found.value), "low": float(found.low), "high": float(found.high)}
