@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 from . import digests
@@ -53,23 +54,24 @@ def present():
 
 def tasks(data, only):
     """Yield names and functions of what is stale, the most important first."""
-    chosen = [family for name, family in FAMILIES.items() if not only or name in only]
-    late = []
-    for family in chosen:
+    first, late = [], []
+    for family in FAMILIES.values():
+        if only and family.name not in only:
+            continue
         for name, own in run.stale(family, RESULTS).items():
-            task = (
-                f"{family.name}, {name}",
-                lambda f=family, n=name, d=own: run.measure(f, data, RESULTS, n, d),
-            )
-            if name.rpartition(": ")[2] in FIRST:
-                yield task
-            else:
-                late.append(task)
+            measured = partial(run.measure, family, data, RESULTS, name, own)
+            method = name.rpartition(": ")[2]
+            order = family.methods.index(method)
+            part = first if method in FIRST else late
+            part.append((order, f"{family.name}, {name}", measured))
     old = digests.stale(present())
-    scripts = [name for name in SCRIPTS if (name in only if only else True) and name in old]
-    yield from ((name, lambda n=name: measure(n, data)) for name in scripts[:2])
-    yield from late
-    yield from ((name, lambda n=name: measure(n, data)) for name in scripts[2:])
+    scripts = [name for name in SCRIPTS if name in old and (not only or name in only)]
+    scripts = [(name, partial(measure, name, data)) for name in scripts]
+    yield from (task[1:] for task in first)
+    yield from scripts[:2]
+    # Method by method: means over families take methods that all of them have.
+    yield from (task[1:] for task in sorted(late, key=lambda task: task[0]))
+    yield from scripts[2:]
 
 
 def measure(name, data):

@@ -30,9 +30,9 @@ FIRST = (
 METHODS = (
     *FIRST,
     *(name for name in DETECTORS if name not in FIRST),
-    "DeepEnsemble",
     "Laplace",
     "MCDropout",
+    "DeepEnsemble",
     "SWAG",
     "CyclicalSGHMC",
     "MixtureLaplace",
