@@ -33,60 +33,38 @@ _CACHE_BYTES = 2**20
 
 @dataclass(frozen=True, eq=False)
 class ChainState:
-    """Searches whose layers have changed by outer products.
+    """Searches whose layers have changed by outer products."""
 
-    Parameters
-    ----------
-    sample, target : Tensor of shape (n_searches,)
-        The sample that each search is about, and its target.
-    original : Prediction
-        What the given network predicts for it.
-    change : Tensor of shape (n_searches, n_out)
-        Right factor of the change of the first layer.
-    changes : list of list of tuple
-        Left and right factors of the change of each layer behind it, a pair for each step.
-    goal : Tensor of shape (n_searches,) or None
-        Where the searches go; known from the first step on.
-    left : Tensor of shape (n_samples, n_in)
-        Left factor of the change of the first layer.
-    leverage : Tensor of shape (n_samples,)
-        Product of the left factor with the sample itself.
-    at_first : Tensor of shape (n_samples, n_out)
-        What the given first layer makes of the sample.
-    rows : TrainingSample
-        Training samples on which the cost is measured.
-    kernel : Tensor of shape (n_samples, n_rows)
-        Products of the left factor with these.
-    rows_at_first : Tensor of shape (n_samples, n_rows, n_out)
-        What the given first layer makes of these.
-    """
-
+    # (n_searches,): the sample that each search is about, and its target
     sample: Tensor
     target: Tensor
+    # What the given network predicts for it
     original: Any
+    # (n_searches, n_out): right factor of the change of the first layer
     change: Tensor
+    # Left and right factors of the change of each layer behind it, a pair for each step
     changes: list[list[tuple[Tensor, Tensor]]]
+    # (n_searches,): where the searches go; known from the first step on
     goal: Tensor | None
+    # (n_samples, n_in): left factor of the change of the first layer
     left: Tensor
+    # (n_samples,): product of the left factor with the sample itself
     leverage: Tensor
+    # (n_samples, n_out): what the given first layer makes of the sample
     at_first: Tensor
+    # Training samples on which the cost is measured
     rows: TrainingSample
+    # (n_samples, n_rows): products of the left factor with these
     kernel: Tensor
+    # (n_samples, n_rows, n_out): what the given first layer makes of these
     rows_at_first: Tensor
 
 
 @dataclass(frozen=True, eq=False)
 class ChainSteps(NaturalSteps):
-    """Natural steps through a chain of linear layers; see `NaturalSteps`.
+    """Natural steps through a chain of linear layers; see `NaturalSteps`."""
 
-    Parameters
-    ----------
-    n_steps, goal, n_rows, precision, influence
-        See `NaturalSteps`.
-    inverses : list of LayerInverse
-        The inverse curvature of each layer.
-    """
-
+    # The inverse curvature of each layer
     inverses: list[LayerInverse]
     drops_searches = True
 
@@ -118,14 +96,14 @@ class ChainSteps(NaturalSteps):
         )
 
     @torch.no_grad()
-    def evaluate(self, problem: Problem, state: ChainState, step: int) -> Point:
+    def evaluate(self, problem: Problem, state: ChainState, step: int, *, with_cost: bool) -> Point:
         """Return what the models predict and cost."""
         executor: Any = problem.network.executor
         values, slopes = _values_at_sample(executor.chain, state)
         exact = executor.interpret(values[-1][..., None])[:, 0]
-        if step == 0:
-            # The given network itself.
-            cost = values[-1].new_zeros(len(state.target))
+        if step == 0 or not with_cost:
+            # That of the given network itself, or one that is not asked for.
+            cost = torch.full_like(values[-1][:, 0], torch.nan if step else 0.0)
         else:
             cost = self._divergence(executor, state).to(values[-1]) + self._prior(state)
         targets: Any = problem.targets
