@@ -17,9 +17,9 @@ from .._network.predictions import Categorical, Gaussian, Prediction
 from .._network.reference import Rows, TrainingSet
 from .targets import Targets
 
-# Precision of the prior around the given network: for each class, and where the marginal likelihood
+# Precision of the prior around the given network: for classes, and where the marginal likelihood
 # of a regression is not known.
-_PRECISION_OF_CLASS, DEFAULT_PRECISION = 0.01, 0.1
+_PRECISION_OF_CLASSES, DEFAULT_PRECISION = 0.003, 0.1
 # Training samples of one pass over many.
 _ROWS_AT_ONCE = 512
 
@@ -49,7 +49,7 @@ class Problem:
     def default_precision(self) -> float | None:
         """Return the precision of the prior; None for the one of the largest likelihood."""
         if self.is_classification:
-            return _PRECISION_OF_CLASS * self.targets.n_answers
+            return _PRECISION_OF_CLASSES * self.targets.n_answers**1.5
         return None
 
     def for_thread(self) -> Problem:

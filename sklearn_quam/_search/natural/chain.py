@@ -11,6 +11,7 @@ rounding. It takes little time, because there is one such sample for many traini
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -171,13 +172,12 @@ class ChainSteps(NaturalSteps):
         size = max(1, _CACHE_BYTES // n_bytes) if on_cpu else len(state.sample)
         found = state.kernel.new_empty(len(state.sample))
         factors = [_stacked(pairs, state.kernel) for pairs in state.changes]
+        divergence = _of_logits if _returns_logits(executor) else partial(_of_outputs, executor)
         for some in slices(len(found), size):
             outputs = _values_of_rows(executor.chain, state, factors, some)
             sample = state.sample[some]
-            # The softmax of a chain is taken over the middle axis.
-            prediction: Any = executor.interpret(outputs.mT)
-            divergence = state.rows.given[sample].kl(prediction)
-            found[some] = (divergence * state.rows.count[sample].to(divergence)).sum(dim=-1)
+            nats = divergence(state.rows.given[sample], outputs)
+            found[some] = (nats * state.rows.count[sample].to(nats)).sum(dim=-1)
         return found
 
     def _prior(self, state: ChainState) -> Tensor:
@@ -190,6 +190,20 @@ class ChainSteps(NaturalSteps):
                     product = (left * other_left).sum(dim=-1) * (right * other_right).sum(dim=-1)
                     square = square + (product if other_left is left else 2 * product)
         return self.precision / 2 * square
+
+
+def _of_logits(given: Any, logits: Tensor) -> Tensor:
+    """Return KL(given || model) of logits of the model, without their probabilities."""
+    proba = given.log_proba.exp()
+    # Of log-probabilities, minus infinity is that of a class without any.
+    change = torch.where(proba > 0, given.log_proba, 0.0).sub_(logits).mul_(proba).sum(dim=-1)
+    return (change + logits.logsumexp(dim=-1)).clamp(min=0)
+
+
+def _of_outputs(executor: Any, given: Any, outputs: Tensor) -> Tensor:
+    """Return KL(given || model) of whatever the last layer of a chain returns."""
+    # The softmax of a chain is taken over the middle axis.
+    return given.kl(executor.interpret(outputs.mT))
 
 
 def _some(state: ChainState, index: Tensor) -> ChainState:
@@ -289,13 +303,18 @@ def output_gradients(
     """Return derivatives of the scores of targets by what the last layer returns."""
     executor: Any = problem.network.executor
     targets: Any = problem.targets
-    if executor.likelihood.link == "logits" and not executor.steps[2]:
+    if _returns_logits(executor):
         return targets.gradient(outputs, target)
     with torch.enable_grad():
         outputs = outputs.detach().requires_grad_()
         score = targets.score(executor.interpret(outputs[..., None])[:, 0], original, target)
         (gradient,) = torch.autograd.grad(score.sum(), outputs)
     return gradient
+
+
+def _returns_logits(executor: Any) -> bool:
+    """Tell whether the last layer of a chain returns the logits of classes."""
+    return executor.likelihood.link == "logits" and not executor.steps[2]
 
 
 def affine(layer: Any, rows: Tensor) -> Tensor:
