@@ -26,26 +26,7 @@ def found_models(
     original: Prediction,
     limits: Limits,
 ) -> Iterator[list[dict[str, Any]]]:
-    """Yield the models that were found for each sample, the most divergent first.
-
-    Parameters
-    ----------
-    models : AdversarialModels
-        Prepared searches.
-    module : torch.nn.Module
-        The given network.
-    inputs : Inputs
-        Values of samples at the cut.
-    original : Prediction
-        What the given network predicts for them.
-    limits : Limits
-        How many searches may run together.
-
-    Yields
-    ------
-    list of dict
-        What `QUAMClassifier.adversarial_models` describes.
-    """
+    """Yield the models that were found for each sample, the most divergent first."""
     for row in slices(len(inputs), 1):
         found = []
         for searches in models.searches(inputs[row], original[row], limits):
@@ -80,23 +61,7 @@ def _describe(
 def costs_of_rivals(
     models: AdversarialModels, inputs: Inputs, original: Prediction, limits: Limits
 ) -> dict[Any, np.ndarray]:
-    """Return what each training row pays for the first model that gives another answer for a row.
-
-    Parameters
-    ----------
-    models, limits
-        See `found_models`.
-    inputs : Inputs
-        Values of a single row at the cut.
-    original : Prediction
-        What the given network predicts for it.
-
-    Returns
-    -------
-    dict of ndarray of shape (n_training_rows,)
-        Loss increases of the training rows, by the names of the answers that were reached and
-        that the given network does not give itself.
-    """
+    """Return what the first model with another answer costs on each training row."""
     problem, found = models.problem, dict[Any, np.ndarray]()
     targets: Any = problem.targets
     for searches in models.searches(inputs, original, limits):
@@ -118,18 +83,7 @@ def costs_of_rivals(
 def search_traces(
     models: AdversarialModels, inputs: Inputs, original: Prediction, limits: Limits
 ) -> Iterator[list[dict[str, Any]]]:
-    """Yield every step of the searches of each row; see `found_models`.
-
-    Parameters
-    ----------
-    models, inputs, original, limits
-        See `found_models`.
-
-    Yields
-    ------
-    list of dict
-        What `QUAMClassifier.search_traces` describes.
-    """
+    """Yield every step of the searches of each row; see `found_models`."""
     for row in slices(len(inputs), 1):
         found = []
         for searches in models.searches(inputs[row], original[row], limits):

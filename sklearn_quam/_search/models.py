@@ -24,20 +24,13 @@ from .searches import Accumulator, Outcome, Searches
 
 @dataclass(frozen=True)
 class AdversarialModels:
-    """Models that explain the training data but disagree at a sample, found when it is asked about.
+    """Models that explain the training data but disagree at a sample, found when asked."""
 
-    Parameters
-    ----------
-    problem : Problem
-        What the searches have in common.
-    engine : NaturalEngine or PenaltyEngine
-        What runs them.
-    needs : Needs
-        Memory that searches were measured to need.
-    """
-
+    # What the searches have in common
     problem: Problem
+    # What runs them
     engine: NaturalEngine | PenaltyEngine
+    # Memory that searches were measured to need
     needs: Needs = NOTHING
 
     def for_thread(self) -> AdversarialModels:
@@ -92,24 +85,7 @@ class AdversarialModels:
     def sample(
         self, inputs: Inputs, original: Prediction, posterior: Accumulator, question: Any
     ) -> dict[str, np.ndarray]:
-        """Search for models that disagree at some samples, and hand them to the accumulator.
-
-        Parameters
-        ----------
-        inputs : Inputs
-            Values of samples at the cut, as `given` returns them; so in all that follows.
-        original : Prediction
-            What the given network predicts for them.
-        posterior : Accumulator
-            Takes the models.
-        question : Question
-            Its limits say how many searches may run together.
-
-        Returns
-        -------
-        dict of ndarray
-            Columns of `SearchDiagnostics`.
-        """
+        """Search for models that disagree at some samples, and hand them to the accumulator."""
         batches = list(self.searches(inputs, original, question.limits))
         found = []
         for number, searches in enumerate(batches):

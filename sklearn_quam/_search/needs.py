@@ -18,20 +18,13 @@ _RESERVE = 1.15
 
 @dataclass(frozen=True)
 class Needs:
-    """What searches were measured to need, in bytes.
+    """What searches were measured to need, in bytes."""
 
-    Parameters
-    ----------
-    fixed : int
-        Whatever runs.
-    row : int
-        For every row that is searched together with others.
-    search : int
-        For every search of a row.
-    """
-
+    # Whatever runs
     fixed: int = 0
+    # For every row that is searched together with others
     row: int = 0
+    # For every search of a row
     search: int = 0
 
     def of(self, n_rows: int, n_targets: int) -> int:
@@ -39,22 +32,7 @@ class Needs:
         return self.fixed + n_rows * (self.row + n_targets * self.search)
 
     def rows_that_fit(self, limits: Limits, n_targets: int, most: int) -> int:
-        """Return how many rows may be searched together with all their targets, at least one.
-
-        Parameters
-        ----------
-        limits : Limits
-            What may be used.
-        n_targets : int
-            Targets of a row.
-        most : int
-            The largest number of searches.
-
-        Returns
-        -------
-        int
-            Number of rows.
-        """
+        """Return how many rows may be searched together with all their targets, at least one."""
         each = max(1, self.row + n_targets * self.search)
         rows = (limits.for_each_worker - self.fixed) // each
         return max(1, min(rows, most // n_targets))
@@ -84,22 +62,7 @@ NOTHING = Needs()
 
 
 def sized(fitted: Any, inputs: StoredRows, question: Any) -> Any:
-    """Return a method that knows what its searches need, in pieces that fit where they can.
-
-    Parameters
-    ----------
-    fitted : FittedMethod
-        A method that searches.
-    inputs : StoredRows
-        Rows to try it on.
-    question : Question
-        What is asked; its limits say what may be used.
-
-    Returns
-    -------
-    FittedMethod
-        The same method.
-    """
+    """Return a method that knows what its searches need, in pieces that fit where they can."""
     models = fitted.models
     while True:
         needs = _needs(replace(fitted, models=models.for_trial()), inputs, question)

@@ -17,38 +17,28 @@ from .._network.predictions import Categorical, Gaussian, Prediction
 from .._network.reference import Rows, TrainingSet
 from .targets import Targets
 
-# Precision of the prior around the given network: for each class, and where the marginal likelihood
+# Precision of the prior around the given network: for classes, and where the marginal likelihood
 # of a regression is not known.
-_PRECISION_OF_CLASS, DEFAULT_PRECISION = 0.01, 0.1
+_PRECISION_OF_CLASSES, DEFAULT_PRECISION = 0.003, 0.1
 # Training samples of one pass over many.
 _ROWS_AT_ONCE = 512
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Find models that explain the training data but predict something else at a query row.
+    """Find models that explain the training data but predict something else at a query row."""
 
-    Parameters
-    ----------
-    network : FreeNetwork
-        The network as a function of what may change.
-    training : TrainingSet
-        What the models have to explain, at the cut of the network.
-    targets : Targets
-        What the searches are after.
-    original_on_training : Prediction
-        What the given network predicts for the training samples.
-    n_training_rows : int
-        How many rows the network was trained on; those at hand may be a sample of them.
-    rows_at_once : int
-        Training rows that go through a model together, where memory is short.
-    """
-
+    # The network as a function of what may change
     network: FreeNetwork
+    # What the models have to explain, at the cut of the network
     training: TrainingSet
+    # What the searches are after
     targets: Targets
+    # What the given network predicts for the training samples
     original_on_training: Categorical | Gaussian
+    # How many rows the network was trained on; those at hand may be a sample of them
     n_training_rows: int
+    # Training rows that go through a model together, where memory is short
     rows_at_once: int = sys.maxsize
 
     @property
@@ -59,7 +49,7 @@ class Problem:
     def default_precision(self) -> float | None:
         """Return the precision of the prior; None for the one of the largest likelihood."""
         if self.is_classification:
-            return _PRECISION_OF_CLASS * self.targets.n_answers
+            return _PRECISION_OF_CLASSES * self.targets.n_answers**1.5
         return None
 
     def for_thread(self) -> Problem:
@@ -67,22 +57,7 @@ class Problem:
         return replace(self, network=self.network.for_thread())
 
     def predict(self, free: Free, index: Tensor, query: Rows) -> tuple[Any, Any]:
-        """Return what models predict for training rows, and for the query row of each.
-
-        Parameters
-        ----------
-        free : dict of Tensor of shape (n_models, ...)
-            Free parameters.
-        index : Tensor of shape (n_rows,)
-            Numbers of the training rows.
-        query : tuple of Tensor of shape (n_models, ...)
-            Values at the cut of the query rows.
-
-        Returns
-        -------
-        tuple of Prediction
-            For (n_models, n_rows), and for (n_models,).
-        """
+        """Return what models predict for training rows, and for the query row of each."""
         weights, executor = self.network.free.weights(free), self.network.executor
         found: list[Any] = self._in_pieces(
             lambda piece: executor.predict(weights, self.training.rows_at(index[piece]), query),
@@ -91,20 +66,7 @@ class Problem:
         return _joined([prediction[:, :-1] for prediction in found]), found[0][:, -1]
 
     def predict_each(self, free: Free, index: Tensor) -> Any:
-        """Return what each model predicts for training rows of its own.
-
-        Parameters
-        ----------
-        free : dict of Tensor of shape (n_models, ...)
-            Free parameters.
-        index : Tensor of shape (n_models, n_rows)
-            Numbers of the training rows.
-
-        Returns
-        -------
-        Prediction
-            For (n_models, n_rows).
-        """
+        """Return what each model predicts for training rows of its own."""
         weights, executor = self.network.free.weights(free), self.network.executor
 
         def run(piece: slice) -> Any:
@@ -147,24 +109,7 @@ class Problem:
 
     @torch.no_grad()
     def at_query_and_increase(self, free: Free, query: Rows, index: Tensor) -> tuple[Any, Tensor]:
-        """Measure models on training samples.
-
-        Parameters
-        ----------
-        free : dict of Tensor of shape (n_models, ...)
-            Free parameters of the models.
-        query : tuple of Tensor of shape (n_models, ...)
-            Values at the cut of the sample of each.
-        index : Tensor of shape (n_rows,)
-            Numbers of the training samples.
-
-        Returns
-        -------
-        at_query : Prediction
-            What they predict for the sample of each.
-        loss_increase : Tensor of shape (n_models,)
-            Their mean loss on the training samples minus the given network's.
-        """
+        """Measure models on training samples."""
         total = self.training.losses.new_zeros(len(query[0]))
         for part in index.split(min(_ROWS_AT_ONCE, self.rows_at_once)):
             on_training, at_query = self.predict(free, part, query)

@@ -40,25 +40,7 @@ _SHARE_OF_TOP = 0.75
 def refined_costs(
     models: AdversarialModels, inputs: Inputs, original: Prediction, limits: Limits
 ) -> np.ndarray:
-    """Return what each answer costs by the cheapest model, (n_rows, n_answers), in nats.
-
-    Parameters
-    ----------
-    models : AdversarialModels
-        Prepared searches.
-    inputs : Inputs
-        Rows as the network takes them.
-    original : Prediction
-        What the given network predicts for them.
-    limits : Limits
-        How many searches may run together.
-
-    Returns
-    -------
-    ndarray of shape (n_rows, n_answers)
-        Costs on all training rows, and of the prior. What the way of a search says is taken where
-        the network is too large to go on, or cannot be differentiated twice.
-    """
+    """Return what each answer costs by the cheapest model, (n_rows, n_answers), in nats."""
     if not effort_for(models.problem).is_enough:
         return models.answer_costs(inputs, original, limits)
     costs = np.full((len(inputs), models.problem.targets.n_answers), np.inf)
@@ -71,19 +53,7 @@ def refined_costs(
 def cheapest_rivals(
     models: AdversarialModels, inputs: Inputs, original: Prediction, limits: Limits
 ) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
-    """Yield the cheapest models for some rows at a time; see `refined_costs`.
-
-    Yields
-    ------
-    rows : slice
-        The rows.
-    targets : Tensor of shape (n_rows, n_targets)
-        Their answers.
-    nats : Tensor of shape (n_rows * n_targets,)
-        What the answers cost.
-    rivals : Tensor of shape (n_rows * n_targets, n_parameters)
-        Models that give them; the given network where nothing was to be found.
-    """
+    """Yield the cheapest models for some rows at a time; see `refined_costs`."""
     effort = effort_for(models.problem)
     at_once = limits.number_that_fits(effort.bytes)
     fewer = replace(limits, at_once=min(at_once, limits.at_once))

@@ -27,23 +27,15 @@ Report = Callable[[float], None] | None
 
 @dataclass(frozen=True, eq=False)
 class Searches:
-    """Searches for some targets of some samples; those of a sample stand side by side.
+    """Searches for some targets of some samples; those of a sample stand side by side."""
 
-    Parameters
-    ----------
-    query : tuple of Tensor of shape (n_samples, ...)
-        Values of the samples at the cut of the network.
-    given : Prediction
-        What the given network predicts for them.
-    targets : Tensor of shape (n_samples, n_targets)
-        Their targets.
-    is_first : bool, default=True
-        Whether no other targets of these samples were searched for before.
-    """
-
+    # (n_samples, ...): values of the samples at the cut of the network
     query: Rows
+    # What the given network predicts for them
     given: Any
+    # (n_samples, n_targets): their targets
     targets: Tensor
+    # Whether no other targets of these samples were searched for before
     is_first: bool = True
 
     def __len__(self) -> int:
@@ -81,77 +73,47 @@ class Searches:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What searches have come to.
+    """What searches have come to."""
 
-    Parameters
-    ----------
-    cost : Tensor of shape (n_searches,)
-        What the answer that each search is after costs, in nats; infinite if it is not known.
-    rival : Prediction
-        What a model predicts that gives this answer, or comes close to it.
-    n_steps : Tensor of shape (n_searches,)
-        Steps that were taken.
-    diverged : Tensor of shape (n_searches,), dtype bool
-        Which of them have left the range of numbers.
-    """
-
+    # (n_searches,): what the answer that each search is after costs, in nats; infinite if it is
+    # not known
     cost: Tensor
+    # What a model predicts that gives this answer, or comes close to it
     rival: Any
+    # (n_searches,): steps that were taken
     n_steps: Tensor
+    # (n_searches,): which of them have left the range of numbers
     diverged: Tensor
 
 
 @dataclass(frozen=True, eq=False)
 class FoundModels:
-    """One model of each search.
+    """One model of each search."""
 
-    Parameters
-    ----------
-    free : dict of Tensor of shape (n_searches, ...)
-        Their free parameters; the given network's where none was found.
-    prediction : Prediction
-        What they predict for the sample of each search.
-    cost : Tensor of shape (n_searches,)
-        What they cost, in nats.
-    divergence : Tensor of shape (n_searches,)
-        KL(given || model) at the sample.
-    found : Tensor of shape (n_searches,), dtype bool
-        Which searches have found one.
-    """
-
+    # (n_searches, ...): their free parameters; the given network's where none was found
     free: Free
+    # What they predict for the sample of each search
     prediction: Any
+    # (n_searches,): what they cost, in nats
     cost: Tensor
+    # (n_searches,): KL(given || model) at the sample
     divergence: Tensor
+    # (n_searches,): which searches have found one
     found: Tensor
 
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """Every model that searches have met.
+    """Every model that searches have met."""
 
-    Parameters
-    ----------
-    predictions : list of Prediction
-        What the models of each step predict.
-    costs : list of Tensor of shape (n_searches,)
-        What they cost, in nats.
-    """
-
+    # What the models of each step predict
     predictions: list[Prediction]
+    # (n_searches,): what they cost, in nats
     costs: list[Tensor]
 
 
 class ModelKeeper:
-    """Keeps the parameters of one model of each search.
-
-    Parameters
-    ----------
-    start : dict of Tensor
-        Free parameters of the given network.
-    searches : Searches
-        The searches.
-    """
+    """Keeps the parameters of one model of each search."""
 
     def __init__(self, start: Free, searches: Searches) -> None:
         n_searches = len(searches)
@@ -172,19 +134,7 @@ class ModelKeeper:
         divergence: Tensor,
         free: Callable[[Tensor], Free],
     ) -> None:
-        """Replace what is kept of some searches.
-
-        Parameters
-        ----------
-        number : Tensor of shape (n_models,)
-            The search of each model.
-        which : Tensor of shape (n_models,), dtype bool
-            Which models are to be kept.
-        prediction, cost, divergence : Prediction and Tensor of shape (n_models,)
-            See `FoundModels`.
-        free : callable
-            Returns the free parameters of models that are given by their places.
-        """
+        """Replace what is kept of some searches."""
         places = which.nonzero()[:, 0]
         kept = number[places]
         for name, value in free(places).items():

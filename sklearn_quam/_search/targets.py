@@ -19,17 +19,11 @@ _MANY_CLASSES, _FEW_TARGETS = 20, 11
 
 @dataclass(frozen=True, eq=False)
 class ClassTargets:
-    """Classification: one search for each class, which lowers the cross-entropy of that class.
+    """Classification: one search for each class, which lowers the cross-entropy of that class."""
 
-    Parameters
-    ----------
-    labels : ndarray of shape (n_classes,)
-        Names of the classes.
-    limit : int or None
-        How many of the most probable classes are searched for; None means all.
-    """
-
+    # (n_classes,): names of the classes
     labels: np.ndarray
+    # How many of the most probable classes are searched for; None means all
     limit: int | None = None
     untargeted = False
 
@@ -98,13 +92,9 @@ class DirectionTargets:
     The loss is linear in the mean, in units of the given standard deviation. It has a gradient at
     the given network, where the divergence itself is flat, and leads each search along the
     direction in which the training data resist the least.
-
-    Parameters
-    ----------
-    n_outputs : int
-        Number of outputs.
     """
 
+    # Number of outputs
     n_outputs: int
     untargeted = False
 

@@ -170,10 +170,12 @@ class SlowNatural:
             weights = {name: w.detach().requires_grad_() for name, w in weights.items()}
             log_proba = self.log_proba(weights, row[None])[0]
             score = self.score(log_proba, target)
-            paid = 0.0 if step == 0 else cost({n: w.detach() for n, w in weights.items()})
-            visits.append(Visit(log_proba.detach().numpy(), paid, float(score.detach())))
-            if paid > until or step == self.n_steps:
-                return visits
+            nats = 0.0 if step == 0 else None
+            if step % 2 == 1 or step == self.n_steps:
+                nats = cost({n: w.detach() for n, w in weights.items()})
+            visits.append(Visit(log_proba.detach().numpy(), nats, float(score.detach())))
+            if step == self.n_steps or (nats is not None and nats > until):
+                return self.with_every_cost(visits)
             gradients = torch.autograd.grad(score, list(weights.values()))
             directions, slope = {}, 0.0
             by_name = dict(zip(weights, gradients, strict=True))
@@ -186,6 +188,14 @@ class SlowNatural:
                 directions[f"{layer}.bias"] = direction[:, -1]
             length = max(GOAL - visits[-1].score, 0) / (self.n_steps - step) / slope
             weights = {name: w.detach() + length * directions[name] for name, w in weights.items()}
+        return visits
+
+    def with_every_cost(self, visits):
+        """Return visits with the costs between those that were measured."""
+        for number, visit in enumerate(visits):
+            if visit.cost is None:
+                roots = [visits[number + side].cost ** 0.5 for side in (-1, 1)]
+                visits[number] = visit._replace(cost=np.mean(roots) ** 2)
         return visits
 
     # -- what paths say --------------------------------------------------------------------

@@ -69,7 +69,7 @@ class NaturalSearch(BaseEstimator):
     prior_precision : float or "auto", default="auto"
         Precision of a Gaussian prior around the given network. The smaller it is, the further
         searches go along directions that the training data say nothing about, and the less these
-        cost. "auto" is 0.01 for each class; for regressors it is the precision that makes the
+        cost. "auto" is 0.003 * n_classes ** 1.5; for regressors it is the precision that makes the
         training data most likely (the marginal likelihood).
     n_rows : int or "auto", default="auto"
         Training samples on which the cost of a model is measured: three quarters of them those that

@@ -11,6 +11,7 @@ rounding. It takes little time, because there is one such sample for many traini
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,60 +34,38 @@ _CACHE_BYTES = 2**20
 
 @dataclass(frozen=True, eq=False)
 class ChainState:
-    """Searches whose layers have changed by outer products.
+    """Searches whose layers have changed by outer products."""
 
-    Parameters
-    ----------
-    sample, target : Tensor of shape (n_searches,)
-        The sample that each search is about, and its target.
-    original : Prediction
-        What the given network predicts for it.
-    change : Tensor of shape (n_searches, n_out)
-        Right factor of the change of the first layer.
-    changes : list of list of tuple
-        Left and right factors of the change of each layer behind it, a pair for each step.
-    goal : Tensor of shape (n_searches,) or None
-        Where the searches go; known from the first step on.
-    left : Tensor of shape (n_samples, n_in)
-        Left factor of the change of the first layer.
-    leverage : Tensor of shape (n_samples,)
-        Product of the left factor with the sample itself.
-    at_first : Tensor of shape (n_samples, n_out)
-        What the given first layer makes of the sample.
-    rows : TrainingSample
-        Training samples on which the cost is measured.
-    kernel : Tensor of shape (n_samples, n_rows)
-        Products of the left factor with these.
-    rows_at_first : Tensor of shape (n_samples, n_rows, n_out)
-        What the given first layer makes of these.
-    """
-
+    # (n_searches,): the sample that each search is about, and its target
     sample: Tensor
     target: Tensor
+    # What the given network predicts for it
     original: Any
+    # (n_searches, n_out): right factor of the change of the first layer
     change: Tensor
+    # Left and right factors of the change of each layer behind it, a pair for each step
     changes: list[list[tuple[Tensor, Tensor]]]
+    # (n_searches,): where the searches go; known from the first step on
     goal: Tensor | None
+    # (n_samples, n_in): left factor of the change of the first layer
     left: Tensor
+    # (n_samples,): product of the left factor with the sample itself
     leverage: Tensor
+    # (n_samples, n_out): what the given first layer makes of the sample
     at_first: Tensor
+    # Training samples on which the cost is measured
     rows: TrainingSample
+    # (n_samples, n_rows): products of the left factor with these
     kernel: Tensor
+    # (n_samples, n_rows, n_out): what the given first layer makes of these
     rows_at_first: Tensor
 
 
 @dataclass(frozen=True, eq=False)
 class ChainSteps(NaturalSteps):
-    """Natural steps through a chain of linear layers; see `NaturalSteps`.
+    """Natural steps through a chain of linear layers; see `NaturalSteps`."""
 
-    Parameters
-    ----------
-    n_steps, goal, n_rows, precision, influence
-        See `NaturalSteps`.
-    inverses : list of LayerInverse
-        The inverse curvature of each layer.
-    """
-
+    # The inverse curvature of each layer
     inverses: list[LayerInverse]
     drops_searches = True
 
@@ -118,14 +97,14 @@ class ChainSteps(NaturalSteps):
         )
 
     @torch.no_grad()
-    def evaluate(self, problem: Problem, state: ChainState, step: int) -> Point:
+    def evaluate(self, problem: Problem, state: ChainState, step: int, *, with_cost: bool) -> Point:
         """Return what the models predict and cost."""
         executor: Any = problem.network.executor
         values, slopes = _values_at_sample(executor.chain, state)
         exact = executor.interpret(values[-1][..., None])[:, 0]
-        if step == 0:
-            # The given network itself.
-            cost = values[-1].new_zeros(len(state.target))
+        if step == 0 or not with_cost:
+            # That of the given network itself, or one that is not asked for.
+            cost = torch.full_like(values[-1][:, 0], torch.nan if step else 0.0)
         else:
             cost = self._divergence(executor, state).to(values[-1]) + self._prior(state)
         targets: Any = problem.targets
@@ -193,13 +172,12 @@ class ChainSteps(NaturalSteps):
         size = max(1, _CACHE_BYTES // n_bytes) if on_cpu else len(state.sample)
         found = state.kernel.new_empty(len(state.sample))
         factors = [_stacked(pairs, state.kernel) for pairs in state.changes]
+        divergence = _of_logits if _returns_logits(executor) else partial(_of_outputs, executor)
         for some in slices(len(found), size):
             outputs = _values_of_rows(executor.chain, state, factors, some)
             sample = state.sample[some]
-            # The softmax of a chain is taken over the middle axis.
-            prediction: Any = executor.interpret(outputs.mT)
-            divergence = state.rows.given[sample].kl(prediction)
-            found[some] = (divergence * state.rows.count[sample].to(divergence)).sum(dim=-1)
+            nats = divergence(state.rows.given[sample], outputs)
+            found[some] = (nats * state.rows.count[sample].to(nats)).sum(dim=-1)
         return found
 
     def _prior(self, state: ChainState) -> Tensor:
@@ -212,6 +190,20 @@ class ChainSteps(NaturalSteps):
                     product = (left * other_left).sum(dim=-1) * (right * other_right).sum(dim=-1)
                     square = square + (product if other_left is left else 2 * product)
         return self.precision / 2 * square
+
+
+def _of_logits(given: Any, logits: Tensor) -> Tensor:
+    """Return KL(given || model) of logits of the model, without their probabilities."""
+    proba = given.log_proba.exp()
+    # Of log-probabilities, minus infinity is that of a class without any.
+    change = torch.where(proba > 0, given.log_proba, 0.0).sub_(logits).mul_(proba).sum(dim=-1)
+    return (change + logits.logsumexp(dim=-1)).clamp(min=0)
+
+
+def _of_outputs(executor: Any, given: Any, outputs: Tensor) -> Tensor:
+    """Return KL(given || model) of whatever the last layer of a chain returns."""
+    # The softmax of a chain is taken over the middle axis.
+    return given.kl(executor.interpret(outputs.mT))
 
 
 def _some(state: ChainState, index: Tensor) -> ChainState:
@@ -311,13 +303,18 @@ def output_gradients(
     """Return derivatives of the scores of targets by what the last layer returns."""
     executor: Any = problem.network.executor
     targets: Any = problem.targets
-    if executor.likelihood.link == "logits" and not executor.steps[2]:
+    if _returns_logits(executor):
         return targets.gradient(outputs, target)
     with torch.enable_grad():
         outputs = outputs.detach().requires_grad_()
         score = targets.score(executor.interpret(outputs[..., None])[:, 0], original, target)
         (gradient,) = torch.autograd.grad(score.sum(), outputs)
     return gradient
+
+
+def _returns_logits(executor: Any) -> bool:
+    """Tell whether the last layer of a chain returns the logits of classes."""
+    return executor.likelihood.link == "logits" and not executor.steps[2]
 
 
 def affine(layer: Any, rows: Tensor) -> Tensor:

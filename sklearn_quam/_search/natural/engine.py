@@ -28,26 +28,17 @@ _CLOSE_STEPS = 20
 
 @dataclass(frozen=True, eq=False)
 class NaturalEngine:
-    """Searches that follow the inverse curvature.
+    """Searches that follow the inverse curvature."""
 
-    Parameters
-    ----------
-    steps : HeadSteps, ChainSteps, GeneralSteps or LinearSteps
-        How they move.
-    temperature : float
-        Scale of costs, in nats.
-    slack : float
-        Largest cost of a model that explains the training data, in nats.
-    precision : float
-        The precision of the prior around the given network.
-    gaussian : GaussianHead, default=None
-        The posterior of logits in closed form: then nothing is searched.
-    """
-
+    # How they move
     steps: HeadSteps | ChainSteps | GeneralSteps | LinearSteps
+    # Scale of costs, in nats
     temperature: float
+    # Largest cost of a model that explains the training data, in nats
     slack: float
+    # The precision of the prior around the given network
     precision: float
+    # The posterior of logits in closed form: then nothing is searched
     gaussian: GaussianHead | None = None
 
     @property
@@ -117,22 +108,7 @@ class NaturalEngine:
         return keeper.models()
 
     def first_rivals(self, problem: Problem, searches: Searches, close: bool) -> FoundModels:
-        """Return the first model of each search that gives another answer.
-
-        Parameters
-        ----------
-        problem : Problem
-            What the searches have in common.
-        searches : Searches
-            The searches.
-        close : bool
-            Whether it should not be far beyond the answer.
-
-        Returns
-        -------
-        FoundModels
-            The models.
-        """
+        """Return the first model of each search that gives another answer."""
         steps = self.steps
         if close and not isinstance(steps, LinearSteps):
             steps = replace(steps, n_steps=max(steps.n_steps, _CLOSE_STEPS))

@@ -34,17 +34,11 @@ _N_STEPS, _NEAR = 10, 0.05
 
 @dataclass(frozen=True, eq=False)
 class GaussianHead:
-    """The posterior of the logits of a linear layer.
+    """The posterior of the logits of a linear layer."""
 
-    Parameters
-    ----------
-    inverse : LayerInverse
-        The inverse curvature.
-    draws : Tensor of shape (n_draws, n_classes)
-        Changes of logits for a leverage of one.
-    """
-
+    # The inverse curvature
     inverse: LayerInverse
+    # (n_draws, n_classes): changes of logits for a leverage of one
     draws: Tensor
 
     @property

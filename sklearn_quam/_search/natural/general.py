@@ -33,53 +33,33 @@ _DAMPING_OF_FEATURES = 1e-3
 
 @dataclass(frozen=True, eq=False)
 class GeneralState:
-    """Searches with a copy of the free parameters each.
+    """Searches with a copy of the free parameters each."""
 
-    Parameters
-    ----------
-    free : dict of Tensor of shape (n_searches, ...)
-        The free parameters of the model that each search has arrived at.
-    query : tuple of Tensor of shape (n_searches, ...)
-        Values at the cut of the sample of each search.
-    original : Prediction
-        What the given network predicts for it.
-    target : Tensor of shape (n_searches,)
-        Its target.
-    sample : Tensor of shape (n_searches,)
-        The number of the sample.
-    rows : TrainingSample
-        Training samples on which the cost is measured.
-    goal : Tensor of shape (n_searches,) or None
-        Where the searches go; known from the first step on.
-    """
-
+    # (n_searches, ...): the free parameters of the model that each search has arrived at
     free: Free
+    # (n_searches, ...): values at the cut of the sample of each search
     query: Rows
+    # What the given network predicts for it
     original: Any
+    # (n_searches,): its target
     target: Tensor
+    # (n_searches,): the number of the sample
     sample: Tensor
+    # Training samples on which the cost is measured
     rows: TrainingSample
+    # (n_searches,): where the searches go; known from the first step on
     goal: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class GeneralSteps(NaturalSteps):
-    """Natural steps through any network; see `NaturalSteps`.
+    """Natural steps through any network; see `NaturalSteps`."""
 
-    Parameters
-    ----------
-    n_steps, goal, n_rows, precision, influence
-        See `NaturalSteps`.
-    preconditioner : Preconditioner
-        The inverse curvature.
-    layers : tuple of str
-        Names of the layers whose inputs tell which training samples are moved.
-    n_corrections : int
-        Steps that make each model cheaper before it is looked at.
-    """
-
+    # The inverse curvature
     preconditioner: Preconditioner
+    # Names of the layers whose inputs tell which training samples are moved
     layers: tuple[str, ...]
+    # Steps that make each model cheaper before it is looked at
     n_corrections: int
     drops_searches = True
 
@@ -98,14 +78,16 @@ class GeneralSteps(NaturalSteps):
             self.training_sample(problem, features),
         )
 
-    def evaluate(self, problem: Problem, state: GeneralState, step: int) -> Point:
+    def evaluate(
+        self, problem: Problem, state: GeneralState, step: int, *, with_cost: bool
+    ) -> Point:
         """Return what the models predict and cost."""
         network, targets = problem.network, problem.targets
         weights = network.free.weights(state.free)
         at_query = predict_at_query(network, weights, state.query)
-        if step == 0:
-            # The given network itself.
-            cost = torch.zeros_like(at_query.parts[0].detach()[:, 0])
+        if step == 0 or not with_cost:
+            # That of the given network itself, or one that is not asked for.
+            cost = torch.full_like(at_query.parts[0].detach()[:, 0], torch.nan if step else 0.0)
         else:
             with torch.no_grad():
                 cost = self._cost(problem, state, state.free)
@@ -200,26 +182,7 @@ def general_steps(
     sensitivity: Tensor | None,
     common: tuple[int, float, int, float],
 ) -> GeneralSteps:
-    """Return natural steps through any network.
-
-    Parameters
-    ----------
-    problem : Problem
-        What the searches have in common.
-    preconditioner : Preconditioner
-        The inverse curvature.
-    n_corrections : int
-        Steps that make each model cheaper.
-    start, sensitivity
-        See `Influence`.
-    common : tuple
-        The first fields of `NaturalSteps`.
-
-    Returns
-    -------
-    GeneralSteps
-        The steps.
-    """
+    """Return natural steps through any network."""
     network, training = problem.network, problem.training
     layers = _searched_layers(network)
     parts = [

@@ -30,53 +30,33 @@ _CACHE_BYTES = 2**20
 
 @dataclass(frozen=True, eq=False)
 class HeadState:
-    """Where searches are; see `HeadSteps`.
+    """Where searches are; see `HeadSteps`."""
 
-    Parameters
-    ----------
-    searches : Searches
-        The searches.
-    leverage : Tensor of shape (n_samples,)
-        a' A^-1 a.
-    left : Tensor of shape (n_samples, n_in)
-        A^-1 a.
-    logits : Tensor of shape (n_samples, n_classes)
-        What the given layer returns.
-    inverse : Tensor of shape (n_classes, n_classes)
-        The inverse curvature by logits.
-    change : Tensor of shape (n_samples, n_targets, n_classes)
-        The vectors c.
-    pulled : Tensor of shape (n_samples, n_targets, n_classes)
-        What these are the product of with the inverse curvature.
-    rows : TrainingSample
-        Training samples on which the cost is measured.
-    kernel : Tensor of shape (n_samples, n_rows)
-        a_i' A^-1 a of these.
-    """
-
+    # The searches
     searches: Searches
+    # (n_samples,): a' A^-1 a
     leverage: Tensor
+    # (n_samples, n_in): A^-1 a
     left: Tensor
+    # (n_samples, n_classes): what the given layer returns
     logits: Tensor
+    # (n_classes, n_classes): the inverse curvature by logits
     inverse: Tensor
+    # (n_samples, n_targets, n_classes): the vectors c
     change: Tensor
+    # (n_samples, n_targets, n_classes): what these are the product of with the inverse curvature
     pulled: Tensor
+    # Training samples on which the cost is measured
     rows: TrainingSample
+    # (n_samples, n_rows): a_i' A^-1 a of these
     kernel: Tensor
 
 
 @dataclass(frozen=True, eq=False)
 class HeadSteps(NaturalSteps):
-    """Natural steps in a linear layer that returns logits; see `NaturalSteps`.
+    """Natural steps in a linear layer that returns logits; see `NaturalSteps`."""
 
-    Parameters
-    ----------
-    n_steps, goal, n_rows, precision, influence
-        See `NaturalSteps`.
-    inverse : LayerInverse
-        The inverse curvature.
-    """
-
+    # The inverse curvature
     inverse: LayerInverse
     drops_searches = False
 
@@ -109,12 +89,12 @@ class HeadSteps(NaturalSteps):
         )
 
     @torch.no_grad()
-    def evaluate(self, problem: Problem, state: HeadState, step: int) -> Point:
+    def evaluate(self, problem: Problem, state: HeadState, step: int, *, with_cost: bool) -> Point:
         """Return what the models predict and cost."""
         logits = state.logits[:, None] + state.leverage[:, None, None] * state.change
         log_proba = torch.log_softmax(logits, dim=-1).flatten(0, 1)
-        if step == 0:
-            cost = log_proba.new_zeros(len(log_proba))
+        if step == 0 or not with_cost:
+            cost = torch.full_like(log_proba[:, 0], torch.nan if step else 0.0)
         else:
             cost = self._cost(problem, state).flatten()
         targets: Any = problem.targets

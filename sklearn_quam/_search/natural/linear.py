@@ -31,20 +31,13 @@ N_POINTS = 10
 
 @dataclass(frozen=True, eq=False)
 class LinearSteps:
-    """Points on straight paths in the space of logits or means; nothing is searched.
+    """Points on straight paths in the space of logits or means; nothing is searched."""
 
-    Parameters
-    ----------
-    goal : float
-        Log-odds up to which models count.
-    preconditioner : Preconditioner
-        The inverse curvature.
-    inverses : list of LayerInverse or EigenInverse, or None
-        That of each layer of a chain; None for other networks.
-    """
-
+    # Log-odds up to which models count
     goal: float
+    # The inverse curvature
     preconditioner: Preconditioner
+    # That of each layer of a chain; None for other networks
     inverses: list[LayerInverse | EigenInverse] | None
     rows_at_once = 1
     at_once_on_cpu = 8192

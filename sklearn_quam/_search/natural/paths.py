@@ -19,42 +19,27 @@ _FIRST_PARTS = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2)
 
 
 class Point(NamedTuple):
-    """Models that searches have arrived at.
+    """Models that searches have arrived at."""
 
-    Parameters
-    ----------
-    prediction : Prediction
-        What they predict for the sample of each search.
-    cost : Tensor of shape (n_searches,)
-        What they cost, in nats.
-    score : Tensor of shape (n_searches,)
-        Log-odds of the target, or the shift of the mean.
-    inside : object
-        What the next step needs of the forward pass.
-    """
-
+    # What they predict for the sample of each search
     prediction: Any
+    # (n_searches,): what they cost, in nats
     cost: Tensor
+    # (n_searches,): log-odds of the target, or the shift of the mean
     score: Tensor
+    # What the next step needs of the forward pass
     inside: Any = None
 
 
 @dataclass(frozen=True, eq=False)
 class Paths:
-    """Models from the given network to the target of each search.
+    """Models from the given network to the target of each search."""
 
-    Parameters
-    ----------
-    points : list of Point
-        The given network first. The cost is infinite where a search has ended before.
-    n_steps : Tensor of shape (n_searches,)
-        Steps that each search has taken.
-    diverged : Tensor of shape (n_searches,), dtype bool
-        Which searches have left the range of numbers.
-    """
-
+    # The given network first. The cost is infinite where a search has ended before
     points: list[Point]
+    # (n_searches,): steps that each search has taken
     n_steps: Tensor
+    # (n_searches,): which searches have left the range of numbers
     diverged: Tensor
 
     @property
@@ -92,20 +77,6 @@ def weighted(paths: Paths, score: Callable[[Any], Tensor], temperature: float) -
     The models are an integral over the score of the target. Each score counts by the least cost to
     get there or further, times the distance to its neighbours, so that the number of steps does not
     matter. Models with a lower score than the given network's do not count.
-
-    Parameters
-    ----------
-    paths : Paths
-        The paths.
-    score : callable
-        Returns scores of predictions.
-    temperature : float
-        Scale of costs, in nats.
-
-    Returns
-    -------
-    prediction, log_weights : Prediction and Tensor of shape (n_models, n_searches)
-        The models.
     """
     predictions, costs, scores = _with_first_part(paths, score, temperature)
     value, cost = torch.stack(scores), torch.stack(costs)
@@ -164,21 +135,6 @@ def outcome(paths: Paths, level: float, continues: bool) -> Outcome:
 
     The cost is taken to rise with the square of the distance. It is interpolated where a path
     passes the answer.
-
-    Parameters
-    ----------
-    paths : Paths
-        The paths.
-    level : float
-        The score from which on a model gives the answer.
-    continues : bool
-        Whether the cost of an answer beyond the end of the path is extrapolated.
-
-    Returns
-    -------
-    Outcome
-        Costs of answers. A search that has ended because its models count for nothing has an
-        extrapolated cost.
     """
     score, cost = paths.score, paths.cost
     fine = torch.isfinite(cost)
@@ -214,18 +170,6 @@ def probability_bounds(paths: Paths, slack: float) -> tuple[Tensor, Tensor]:
     Models count that cost no more than the slack. Between one that does and the next one that does
     not, the cost is taken to rise with the square of the distance, and the log-odds of each class
     evenly.
-
-    Parameters
-    ----------
-    paths : Paths
-        The paths.
-    slack : float
-        Largest cost, in nats.
-
-    Returns
-    -------
-    lower, upper : Tensor of shape (n_searches, n_classes)
-        Bounds.
     """
     cost, largest = paths.cost, slack**0.5
     log_odds = torch.stack([_log_odds(point.prediction) for point in paths.points])

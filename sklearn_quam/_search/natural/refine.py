@@ -48,20 +48,13 @@ _N_STARTS, _N_VECTORS = 3, 2 * _MEMORY + 16
 
 @dataclass(frozen=True)
 class Effort:
-    """How much a network allows: large ones have fewer rows and steps.
+    """How much a network allows: large ones have fewer rows and steps."""
 
-    Parameters
-    ----------
-    n_rows : int
-        Training rows that tell what a model costs.
-    share : float
-        Share of the usual steps.
-    bytes : int
-        Memory that a search needs.
-    """
-
+    # Training rows that tell what a model costs
     n_rows: int
+    # Share of the usual steps
     share: float
+    # Memory that a search needs
     bytes: int
 
     @property
@@ -92,35 +85,25 @@ class Boundary:
     """Models that are to give an answer at a row each, and what they cost.
 
     Models are rows of a matrix: all free parameters one after the other.
-
-    Parameters
-    ----------
-    problem : Problem
-        What the searches have in common, in double precision.
-    inverse : Preconditioner or None
-        An inverse of the curvature; None where there is none.
-    query : tuple of Tensor of shape (n_searches, ...)
-        Values at the cut of the row of each search.
-    original : Prediction
-        What the given network predicts for it.
-    target : Tensor of shape (n_searches,)
-        The answers.
-    index, count : Tensor of shape (n_searches, n_rows)
-        Training rows that tell what a model costs, and how many rows each of them stands for.
-    given : Prediction
-        What the given network predicts for these.
-    precision : float
-        The precision of the prior around the given network.
     """
 
+    # What the searches have in common, in double precision
     problem: Problem
+    # An inverse of the curvature; None where there is none
     inverse: Preconditioner | None
+    # (n_searches, ...): values at the cut of the row of each search
     query: Rows
+    # What the given network predicts for it
     original: Prediction
+    # (n_searches,): the answers
     target: Tensor
+    # (n_searches, n_rows): training rows that tell what a model costs, and how many rows each of
+    # them stands for
     index: Tensor
     count: Tensor
+    # What the given network predicts for these
     given: Prediction
+    # The precision of the prior around the given network
     precision: float
 
     def repeated(self, times: int) -> Boundary:
@@ -370,24 +353,7 @@ def _inverse_product(
 def cheapest_models(
     boundary: Boundary, found: Tensor, known: Tensor, effort: Effort
 ) -> list[Tensor]:
-    """Return the cheapest models that give the answers, from several starts.
-
-    Parameters
-    ----------
-    boundary : Boundary
-        The searches.
-    found : Tensor of shape (n_searches, n_parameters)
-        Models that a search has found.
-    known : Tensor of shape (n_searches,), dtype bool
-        For which there is one.
-    effort : Effort
-        How much work it may be.
-
-    Returns
-    -------
-    list of Tensor of shape (n_searches, n_parameters)
-        Models, the found ones among them. Some do not give the answer.
-    """
+    """Return the cheapest models that give the answers, from several starts."""
     given = boundary.start()
     own, there = boundary.back(torch.where(known[:, None], found, given))
     of_own = torch.where(known & there, boundary.costs(own), torch.inf)

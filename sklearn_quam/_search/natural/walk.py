@@ -29,45 +29,30 @@ Watch = Callable[[Tensor, Point, Callable[[Tensor], Free]], None]
 
 @dataclass(frozen=True, eq=False)
 class TrainingSample:
-    """Training samples on which the cost of models for each of some samples is measured.
+    """Training samples on which the cost of models for each of some samples is measured."""
 
-    Parameters
-    ----------
-    index : Tensor of shape (n_samples, n_rows)
-        Their numbers.
-    count : Tensor of shape (n_samples, n_rows)
-        How many training samples each of them represents, sample weights included.
-    given : Prediction
-        What the given network predicts for them, (n_samples, n_rows).
-    """
-
+    # (n_samples, n_rows): their numbers
     index: Tensor
+    # (n_samples, n_rows): how many training samples each of them represents, sample weights
+    # included
     count: Tensor
+    # What the given network predicts for them, (n_samples, n_rows)
     given: Prediction
 
 
 @dataclass(frozen=True, eq=False)
 class NaturalSteps:
-    """What the steps through chains and through other networks share.
+    """What the steps through chains and through other networks share."""
 
-    Parameters
-    ----------
-    n_steps : int
-        Number of steps.
-    goal : float
-        Log-odds that the searches go to.
-    n_rows : int
-        Training samples on which the cost is measured.
-    precision : float
-        The precision of the prior around the given network.
-    influence : Influence
-        Finds these training samples.
-    """
-
+    # Number of steps
     n_steps: int
+    # Log-odds that the searches go to
     goal: float
+    # Training samples on which the cost is measured
     n_rows: int
+    # The precision of the prior around the given network
     precision: float
+    # Finds these training samples
     influence: Influence
     at_once_on_cpu = 1024
 
@@ -124,28 +109,7 @@ def walk(
     watch: Watch | None = None,
     report: Report = None,
 ) -> Paths:
-    """Run searches side by side; none depends on the others.
-
-    Parameters
-    ----------
-    steps : ChainSteps, GeneralSteps or HeadSteps
-        How they move.
-    problem : Problem
-        What the searches have in common.
-    searches : Searches
-        The searches.
-    until : float, default=inf
-        A search ends when its model costs more than this, in nats.
-    watch : callable, default=None
-        Is told where searches arrive.
-    report : callable, default=None
-        Is told the share of the steps that is done.
-
-    Returns
-    -------
-    Paths
-        Where the searches went.
-    """
+    """Run searches side by side; none depends on the others."""
     state = steps.init(problem, searches)
     number = torch.arange(len(searches), device=searches.targets.device)
     record = _Record(searches, until)
@@ -153,8 +117,9 @@ def walk(
         is_last = step == steps.n_steps
         if len(number):
             with torch.set_grad_enabled(not is_last):
-                point = steps.evaluate(problem, state, step)
-            record.add(number, point)
+                with_cost = watch is not None or is_measured(step, steps.n_steps)
+                point = steps.evaluate(problem, state, step, with_cost=with_cost)
+            record.add(number, point, with_cost)
             if watch is not None:
                 with torch.no_grad():
                     watch(number, point, partial(steps.free, problem, state))
@@ -168,6 +133,14 @@ def walk(
             if len(number):
                 state = steps.update(problem, state, point, step, kept)
     return record.paths()
+
+
+def is_measured(step: int, n_steps: int) -> bool:
+    """Tell whether the cost of models is measured: from the first step on at each second one.
+
+    Between them the square root of the cost is about straight.
+    """
+    return step % 2 == 1 or step in (0, n_steps)
 
 
 def _fewer(going: Tensor) -> Tensor | None:
@@ -190,9 +163,11 @@ class _Record:
         self._n_steps = torch.zeros_like(self.going, dtype=torch.long)
 
     @torch.no_grad()
-    def add(self, number: Tensor, point: Point) -> None:
-        """Take the point that some of the searches have arrived at."""
-        fine = point.prediction.is_finite() & torch.isfinite(point.cost) & self.going[number]
+    def add(self, number: Tensor, point: Point, with_cost: bool) -> None:
+        """Take the point that some of the searches have arrived at; without a cost, it is NaN."""
+        fine = point.prediction.is_finite() & self.going[number]
+        if with_cost:
+            fine = fine & torch.isfinite(point.cost)
         self._diverged[number] |= self.going[number] & ~fine
         self._n_steps[number] += fine
         before = self._points[-1] if self._points else None
@@ -204,7 +179,7 @@ class _Record:
         score[number] = torch.where(fine, point.score.detach(), score[number])
         prediction = before.prediction.replaced(number, fine, point.prediction)
         self._points.append(Point(prediction, cost, score))
-        self.going[number] = fine & (point.cost <= self._until)
+        self.going[number] = fine & ~(point.cost > self._until)
 
     def skip(self) -> None:
         """Take a step for which no search is left."""
@@ -213,4 +188,21 @@ class _Record:
 
     def paths(self) -> Paths:
         """Return where the searches went."""
-        return Paths(self._points, (self._n_steps - 1).clamp(min=0), self._diverged)
+        points = _with_every_cost(self._points)
+        return Paths(points, (self._n_steps - 1).clamp(min=0), self._diverged)
+
+
+def _with_every_cost(points: list[Point]) -> list[Point]:
+    """Return points with the costs that were not measured: the mean root of both neighbours'.
+
+    Where a search has left the range of numbers after it, the root goes on as it began.
+    """
+    found = list(points)
+    for step, point in enumerate(points):
+        unknown = torch.isnan(point.cost)
+        if is_measured(step, len(points) - 1) or not unknown.any():
+            continue
+        before, after = (found[k].cost.clamp(min=0).sqrt() for k in (step - 1, step + 1))
+        root = torch.where(torch.isfinite(after), (before + after) / 2, before * step / (step - 1))
+        found[step] = point._replace(cost=torch.where(unknown, root.square(), point.cost))
+    return found
