@@ -3,9 +3,9 @@
 Small networks, fitted by scikit-learn, with a smooth prior (``alpha`` or ``C``). For some rows and
 each class that the network does not give, ``rival_costs`` finds a cost. The cost of a model is the
 sum of KL(given || model) over all training rows, plus tau / 2 times the squared distance of its
-weights from the given ones; tau is the default prior precision. The least cost of any model is found by
-SLSQP: over all weights, with log-odds of the class of at least zero. It starts at the given
-weights, at the model on the path of the search and at the refined one, and the cheapest model
+weights from the given ones; tau is the default prior precision. The least cost of any model is
+found by SLSQP: over all weights, with log-odds of the class of at least zero. It starts at the
+given weights, at the model on the path of the search and at the refined one, and the cheapest model
 counts. SLSQP is local, so that the true least cost is at most this. "solved" says for how many
 cases it found one. Columns: medians of the ratio of the found cost to the least one, for refined
 costs also the range; the median costs; and how often a cost is more than 10 nats, the default of
