@@ -150,10 +150,10 @@ def test_a_mistake_of_ours_is_no_row_that_cannot_be_processed(network, search, m
 def test_a_warning_that_is_an_error_is_no_number(network, search, monkeypatch):
     est = QUAMClassifier(network, search=search, random_state=0).fit(X, LABELS)
 
-    def report(*_):
+    def advance(*_):
         warnings.warn("this takes long", SlowWarning, stacklevel=1)
 
-    monkeypatch.setattr(Progress, "report", report)
+    monkeypatch.setattr(Progress, "advance", advance)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(SlowWarning, match="this takes long"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from ..exceptions import NetworkError
@@ -64,7 +63,7 @@ def answer(
         if folder and done:
             todo = {number: chunks[number] for number in in_any_order(list(todo))}
         try:
-            for number, results in _results_of(fitted, inputs, question, todo, folder, progress):
+            for number, results in _results_of(fitted, inputs, question, todo, folder):
                 if errors == "raise":
                     _refuse_failed(results, chunks[number].start)
                 done[number] = results
@@ -88,7 +87,6 @@ def _results_of(
     question: Question,
     chunks: dict[int, slice],
     folder: Checkpoint | None,
-    progress: Progress,
 ) -> Iterator[tuple[int, RowResults]]:
     """Yield the numbers of chunks and their results as they get done."""
     if question.limits.n_workers > 1 and len(chunks) > 1:
@@ -101,11 +99,9 @@ def _results_of(
         for number, chunk in chunks.items():
             if not (folder and folder.has(number)):
                 begun.append(number)
-                progress.begin(_length(chunk, inputs))
                 yield inputs[chunk]
 
-    asked = replace(question, report=progress.report)
-    for results in fitted.results_of_chunks(rows(), asked):
+    for results in fitted.results_of_chunks(rows(), question):
         yield begun[-1], results
 
 

@@ -37,8 +37,6 @@ class Question:
         What uncertainties are measured as.
     limits : Limits
         Memory and workers.
-    report : callable, default=None
-        Is told from time to time which share of the rows at hand is done.
     predictive : bool, default=False
         Whether what all models predict together is wanted, too.
     given_predicts : bool, default=False
@@ -48,7 +46,6 @@ class Question:
     setting: str
     measure: str
     limits: Limits
-    report: Callable[[float], None] | None = None
     predictive: bool = False
     given_predicts: bool = False
 
@@ -204,9 +201,6 @@ class FittedMethod(Generic[AnyModels]):
         """Yield the results of one chunk of rows after the other."""
         for inputs in chunks:
             size, parts = self.models.rows_at_once(inputs, question.limits), []
-            if size < len(inputs):
-                # The share that is done of a piece says nothing about the whole.
-                question = replace(question, report=None)
             for rows in slices(len(inputs), max(1, size)):
                 results, limits = self._whatever_happens(inputs[rows], question)
                 # What was too much for these rows is not tried again.
@@ -232,8 +226,7 @@ class FittedMethod(Generic[AnyModels]):
         middle, parts = max(1, len(inputs) // 2), []
         for half in (inputs[:middle], inputs[middle:]):
             if len(half):
-                # The share that is done of a half says nothing about the whole.
-                asked = replace(question, limits=limits, report=None)
+                asked = replace(question, limits=limits)
                 results, limits = self._whatever_happens(half, asked)
                 parts.append(results)
         return join(parts), limits

@@ -79,7 +79,7 @@ def results_of_workers(
     """
     # Rows come transformed: what may be large or cannot be sent stays here.
     fitted = replace(fitted, reference=replace(fitted.reference, transformers=None))
-    question, losses = replace(question, report=None), 0
+    losses = 0
     while True:
         finished = set()
         try:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -87,10 +86,7 @@ class AdversarialModels:
     ) -> dict[str, np.ndarray]:
         """Search for models that disagree at some samples, and hand them to the accumulator."""
         batches = list(self.searches(inputs, original, question.limits))
-        found = []
-        for number, searches in enumerate(batches):
-            report = question.report and partial(_report, question.report, number, len(batches))
-            found.append(self.engine.sample(self.problem, searches, posterior, report))
+        found = [self.engine.sample(self.problem, one, posterior) for one in batches]
         return self._diagnose(batches, found, original)
 
     def answer_costs(self, inputs: Inputs, original: Prediction, limits: Limits) -> np.ndarray:
@@ -161,8 +157,3 @@ class _Trial(AdversarialModels):
 
     def searches(self, inputs: Inputs, original: Prediction, limits: Limits) -> Iterator[Searches]:
         yield next(super().searches(inputs, original, limits))
-
-
-def _report(report: Callable[[float], None], number: int, count: int, share: float) -> None:
-    """Report a share of one of several batches as a share of the whole."""
-    report((number + share) / count)

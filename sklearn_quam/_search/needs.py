@@ -90,7 +90,7 @@ def _needs(fitted: Any, inputs: StoredRows, question: Any) -> Needs:
 
 def _peak(fitted: Any, inputs: StoredRows, question: Any, n_rows: int, n_targets: int) -> int:
     limits = replace(question.limits, at_once=n_rows * n_targets, n_workers=1)
-    asked = replace(question, limits=limits, report=None)
+    asked = replace(question, limits=limits)
     rows = inputs[:n_rows]
     try:
         return math.ceil(_RESERVE * peak_bytes(lambda: fitted.results(rows, asked)))

@@ -22,7 +22,6 @@ class Accumulator(Protocol):
 
 
 # Told which share of the searches is done.
-Report = Callable[[float], None] | None
 
 
 @dataclass(frozen=True, eq=False)

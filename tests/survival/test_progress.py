@@ -4,15 +4,14 @@ import re
 import warnings
 
 import pytest
-import torch
 from torch import nn
 
-from sklearn_quam import HMCClassifier, PenaltySearch, QUAMClassifier, ReferenceClassifier
+from sklearn_quam import HMCClassifier, QUAMClassifier, ReferenceClassifier
 from sklearn_quam._posterior import progress as module
 from sklearn_quam._posterior.progress import Progress
 from sklearn_quam.exceptions import SlowWarning
 
-from ..test_contract import METHODS, make_data, make_estimator
+from ..test_contract import METHODS, fitted_once
 from .run import X_NEW, X, Y
 
 
@@ -33,8 +32,10 @@ def clock(monkeypatch):
 
 
 @pytest.fixture
-def looking(monkeypatch):
-    monkeypatch.setattr(module, "_someone_is_looking", lambda: True)
+def at_once(monkeypatch):
+    """A terminal, and bars that appear without delay."""
+    monkeypatch.setattr(module, "_is_interactive", lambda: True)
+    monkeypatch.setattr(module, "_DELAY", 0)
 
 
 def run(clock, n_rows, seconds_each, verbose=None, **options):
@@ -44,57 +45,35 @@ def run(clock, n_rows, seconds_each, verbose=None, **options):
             progress.advance(1)
 
 
-def test_a_bar_appears_where_more_than_ten_seconds_are_ahead(clock, looking, capsys):
+def test_a_bar_is_shown_to_those_who_look(clock, at_once, capsys):
     run(clock, 20, 1.0)
     shown = capsys.readouterr().err
     assert "Method" in shown
     assert "20/20" in shown
 
 
-def test_short_runs_show_none(clock, looking, capsys):
+def test_no_bar_where_it_is_short_or_nobody_looks_or_it_is_unwanted(clock, monkeypatch, capsys):
     run(clock, 8, 1.0)
-    assert not capsys.readouterr().err
-
-
-def test_none_is_shown_where_nobody_looks(clock, capsys):
-    run(clock, 20, 1.0)
-    assert not capsys.readouterr().err
-
-
-def test_verbose_decides(clock, looking, capsys):
-    run(clock, 20, 1.0, verbose=0)
+    monkeypatch.setattr(module, "_is_interactive", lambda: True)
+    run(clock, 8, 1.0)
+    monkeypatch.setattr(module, "_DELAY", 0)
+    run(clock, 8, 1.0, verbose=0)
     assert not capsys.readouterr().err
     run(clock, 2, 0.001, verbose=1)
     assert "2/2" in capsys.readouterr().err
 
 
-def test_the_time_left_is_told_after_the_first_chunk(clock, looking):
-    with Progress(100, "Method", 0) as progress:
-        assert progress.seconds_left is None
-        progress.begin(10)
-        clock.now += 5
-        progress.advance(10)
-        assert progress.seconds_left == pytest.approx(45)
-
-
-def test_what_was_done_before_takes_no_time(clock):
-    with Progress(100, "Method", 0) as progress:
+def test_what_was_done_before_is_counted_but_has_taken_no_time(clock, capsys):
+    with warnings.catch_warnings(), Progress(100, "Method", 1) as progress:
+        warnings.simplefilter("error")
         progress.had_before(60)
-        clock.now += 5
-        progress.advance(10)
-        assert progress.seconds_left == pytest.approx(15)
+        for _ in range(4):
+            clock.now += 5
+            progress.advance(10)
+    assert "100/100" in capsys.readouterr().err
 
 
-def test_progress_within_a_row(clock, looking, capsys):
-    with Progress(8, "Method", None) as progress:
-        progress.begin(1)
-        clock.now += 4
-        progress.report(0.1)
-        assert progress.seconds_left == pytest.approx(4 / 0.1 * 7.9)
-    assert "0.1/8" in capsys.readouterr().err
-
-
-def test_long_runs_warn_once_with_three_remedies(clock):
+def test_long_runs_warn_once_with_remedies(clock):
     with pytest.warns(SlowWarning) as caught:
         run(clock, 30, 60.0, remedies=("a", "b", "c"))
     assert len(caught) == 1
@@ -104,35 +83,12 @@ def test_long_runs_warn_once_with_three_remedies(clock):
     assert caught[0].filename == __file__
 
 
-def test_setting_up_does_not_count_as_the_time_of_the_first_rows(clock):
-    with warnings.catch_warnings(), Progress(100, "Method", 0) as progress:
-        warnings.simplefilter("error")
-        clock.now += 60
-        for _ in range(40):
-            clock.now += 1
-            progress.advance(1)
-        assert progress.seconds_left == pytest.approx(60)
-
-
-def test_one_long_chunk_warns_before_it_ends_but_not_at_once(clock):
-    with Progress(1000, "Method", 0) as progress:
-        progress.begin(1000)
-        clock.now += 100
-        progress.report(0.01)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            # Ten seconds a row here say nothing yet.
-            clock.now += 9
-            progress.report(0.011)
-        clock.now += 81
-        with pytest.warns(SlowWarning, match="will take 48 minutes more"):
-            progress.report(0.04)
-
-
-def test_runs_of_less_than_ten_minutes_do_not(clock):
+@pytest.mark.parametrize(("set_up", "n_rows", "seconds"), [(6000, 40, 1), (0, 10, 60)])
+def test_shorter_runs_do_not_warn_whatever_setting_up_takes(clock, set_up, n_rows, seconds):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        run(clock, 10, 60.0)
+        clock.now += set_up
+        run(clock, n_rows, seconds)
 
 
 @pytest.mark.parametrize("search", ["natural", "linear", "penalty"])
@@ -147,7 +103,7 @@ def test_every_search_has_three_remedies(search):
     "method", [m for m in METHODS if not m.name.startswith("QUAM")], ids=lambda m: m.name
 )
 def test_every_method_has_remedies_of_its_own(method):
-    est = make_estimator(method).fit(*make_data(method))
+    est = fitted_once(method)
     *own, first_look = est._remedies()
     assert "sklearn_quam.ood" in first_look
     assert bool(own) != method.name.startswith("Reference")
@@ -164,45 +120,32 @@ def test_all_but_the_last_layer_is_a_remedy_where_more_is_sampled():
     assert len(texts) == 3
 
 
-def test_searches_report_how_far_they_are(monkeypatch):
-    shares = []
-    report = Progress.report
-    monkeypatch.setattr(Progress, "report", lambda self, s: shares.append(s) or report(self, s))
-    torch.manual_seed(0)
-    est = QUAMClassifier(nn.Linear(4, 3), search=PenaltySearch(n_steps=10)).fit(X, Y)
-    est.predict_uncertainty(X_NEW[:2])
-    assert len(shares) > 10
-    assert shares == sorted(shares)
-    assert shares[-1] == pytest.approx(1)
-
-
-def test_displays_that_compute_show_progress(monkeypatch, looking, capsys):
+def test_displays_that_compute_show_progress(at_once, capsys):
     pytest.importorskip("matplotlib")
     from sklearn_quam.display import UncertaintyMapDisplay
 
-    monkeypatch.setattr(module, "_WORTH_A_BAR", -1.0)
     est = ReferenceClassifier(nn.Linear(2, 3)).fit(X[:, :2], Y)
     UncertaintyMapDisplay.from_estimator(est, X[:, :2], grid_resolution=8)
     assert re.search(r"ReferenceClassifier.*64/64", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("ask", ["adversarial_models", "search_traces", "rival_costs"])
-def test_looks_into_searches_show_progress(ask, monkeypatch, looking, capsys):
-    monkeypatch.setattr(module, "_WORTH_A_BAR", -1.0)
+def test_looks_into_searches_show_progress(ask, at_once, capsys):
     est = QUAMClassifier(nn.Linear(4, 3)).fit(X, Y)
     getattr(est, ask)(X_NEW[:2])
     assert "QUAMClassifier" in capsys.readouterr().err
 
 
 def test_a_slow_run_is_told_at_the_line_that_asked(clock, monkeypatch):
-    est = QUAMClassifier(nn.Linear(4, 3), search=PenaltySearch(n_steps=10)).fit(X, Y)
-    report = Progress.report
+    est = QUAMClassifier(nn.Linear(4, 3), memory_limit="1MB").fit(X, Y)
+    advance = Progress.advance
 
-    def slow(self, share):
+    def slow(self, count):
         clock.now += 3600
-        report(self, share)
+        advance(self, count)
 
-    monkeypatch.setattr(Progress, "report", slow)
+    monkeypatch.setattr(Progress, "advance", slow)
+    monkeypatch.setattr(type(est._fitted.models), "rows_at_once", lambda *_: 1)
     with pytest.warns(SlowWarning) as caught:
-        est.predict_uncertainty(X_NEW[:2])
+        est.predict_uncertainty(X_NEW[:4])
     assert [warning.filename for warning in caught] == [__file__]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..problem import Problem
-from ..searches import Accumulator, FoundModels, ModelKeeper, Outcome, Report, Searches, Trace
+from ..searches import Accumulator, FoundModels, ModelKeeper, Outcome, Searches, Trace
 from .chain import ChainSteps
 from .gaussian import GaussianHead
 from .general import GeneralSteps
@@ -55,16 +55,14 @@ class NaturalEngine:
         """Return the same with a single step, to find out how much memory it takes."""
         return replace(self, steps=self.steps.shortened())
 
-    def sample(
-        self, problem: Problem, searches: Searches, posterior: Accumulator, report: Report
-    ) -> Outcome:
+    def sample(self, problem: Problem, searches: Searches, posterior: Accumulator) -> Outcome:
         """Run searches, and give their models to an accumulator."""
         if self.gaussian is not None:
             if searches.is_first:
-                self.gaussian.sample(problem, searches, posterior, self.temperature, report)
+                self.gaussian.sample(problem, searches, posterior, self.temperature)
             return self.gaussian.outcome(problem, searches)
         until = _LEAST_LOG_WEIGHT * self.temperature
-        paths = self._paths(problem, searches, until, report=report)
+        paths = self._paths(problem, searches, until)
         targets: Any = problem.targets
         score = partial(targets.score, original=searches.original, target=searches.target)
         models, log_weights = weighted(paths, score, self.temperature)
@@ -129,8 +127,7 @@ class NaturalEngine:
         searches: Searches,
         until: float = math.inf,
         watch: Watch | None = None,
-        report: Report = None,
     ) -> Paths:
         if isinstance(self.steps, LinearSteps):
             return self.steps.paths(problem, searches, watch)
-        return walk(self.steps, problem, searches, until=until, watch=watch, report=report)
+        return walk(self.steps, problem, searches, until=until, watch=watch)

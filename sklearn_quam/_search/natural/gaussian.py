@@ -17,7 +17,7 @@ from ..._curvature.preconditioner import LayerInverse
 from ..._network.limits import accumulation_dtype, slices
 from ..._network.predictions import Categorical
 from ..problem import Problem
-from ..searches import Accumulator, Outcome, Report, Searches
+from ..searches import Accumulator, Outcome, Searches
 from .chain import affine
 
 # Models that the integral over the posterior is made of, in pairs on both sides of the mean: more
@@ -55,7 +55,6 @@ class GaussianHead:
         searches: Searches,
         posterior: Accumulator,
         temperature: float,
-        report: Report = None,
     ) -> None:
         """Give models of the tempered posterior to an accumulator."""
         logits, leverage = self._at_samples(problem, searches)
@@ -66,8 +65,6 @@ class GaussianHead:
             models = torch.addcmul(logits, draws[some, None], scale)
             prediction = Categorical(torch.log_softmax(models, dim=-1))
             posterior.update(prediction, prediction.log_proba.new_zeros(models.shape[:2]))
-            if report is not None:
-                report(some.stop / len(draws))
 
     @torch.no_grad()
     def outcome(self, problem: Problem, searches: Searches) -> Outcome:

@@ -15,7 +15,7 @@ from ..._curvature.influence import Influence
 from ..._network.free import Free
 from ..._network.predictions import Categorical, Prediction
 from ..problem import Problem
-from ..searches import Report, Searches
+from ..searches import Searches
 from .paths import Paths, Point
 
 # Regression: how far a search goes, in standard deviations of the mean in a linear model.
@@ -107,7 +107,6 @@ def walk(
     *,
     until: float = math.inf,
     watch: Watch | None = None,
-    report: Report = None,
 ) -> Paths:
     """Run searches side by side; none depends on the others."""
     state = steps.init(problem, searches)
@@ -125,8 +124,6 @@ def walk(
                     watch(number, point, partial(steps.free, problem, state))
         else:
             record.skip()
-        if report is not None:
-            report(step / steps.n_steps)
         if not is_last and len(number):
             kept = _fewer(record.going[number]) if steps.drops_searches else None
             number = number if kept is None else number[kept]

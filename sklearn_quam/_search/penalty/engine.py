@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..._network.free import Free
 from ..problem import Problem
-from ..searches import Accumulator, FoundModels, Outcome, Report, Searches, Trace
+from ..searches import Accumulator, FoundModels, Outcome, Searches, Trace
 from .adam import PenaltySteps
 from .loop import Watcher, run_searches
 from .samplers import AroundBest, Best, Profile, Trajectory, Weighing
@@ -55,15 +55,13 @@ class PenaltyEngine:
         """Return the same with a single step, to find out how much memory it takes."""
         return dataclasses.replace(self, steps=self.steps.shortened())
 
-    def sample(
-        self, problem: Problem, searches: Searches, posterior: Accumulator, report: Report
-    ) -> Outcome:
+    def sample(self, problem: Problem, searches: Searches, posterior: Accumulator) -> Outcome:
         """Run searches, and give their models to an accumulator."""
         n_rows = problem.n_training_rows
         answers = AnswerCosts(problem, searches, self.steps.window)
         weighing = Weighing(searches, posterior, self.temperature / n_rows)
         sampler = self._sampler(problem, searches, weighing, answers)
-        run_searches(problem, self.steps, searches, [answers, sampler], report)
+        run_searches(problem, self.steps, searches, [answers, sampler])
         return answers.outcome(n_rows)
 
     def _sampler(

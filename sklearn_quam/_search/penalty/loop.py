@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..._network.free import Free
 from ..problem import Problem
-from ..searches import Report, Searches
+from ..searches import Searches
 from .adam import Evaluation, PenaltySteps
 
 # Fewer running searches than this share of those in memory are worth moving together.
@@ -86,7 +86,6 @@ def run_searches(
     steps: PenaltySteps,
     searches: Searches,
     watchers: Sequence[Watcher],
-    report: Report = None,
 ) -> None:
     """Run searches side by side.
 
@@ -100,8 +99,6 @@ def run_searches(
         The searches.
     watchers : list of Watcher
         Are told where the searches get to.
-    report : callable, default=None
-        Is told the share of the steps that is done.
     """
     state = steps.init(problem, searches)
     number = torch.arange(len(searches), device=searches.targets.device)
@@ -120,8 +117,6 @@ def run_searches(
                     _look(watchers, number, places, evaluation, partial(steps.free, state))
         for watcher in watchers:
             watcher.on_visit(progress.visit(step))
-        if report is not None:
-            report(step / max(1, steps.n_steps))
         if not last and len(number):
             state = steps.update(problem, state, evaluation, step)
             still_running = progress.running[number]
