@@ -21,8 +21,6 @@ class Accumulator(Protocol):
         """Add models (n_models, n_samples) with logarithms of their weights."""
 
 
-# Told which share of the searches is done.
-
 
 @dataclass(frozen=True, eq=False)
 class Searches:

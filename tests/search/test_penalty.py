@@ -1,8 +1,5 @@
 """Penalty search: its schedule, its steps against the text of the paper, its arguments."""
 
-import math
-import pickle
-
 import numpy as np
 import pytest
 import torch
@@ -13,7 +10,6 @@ from torch.nn.functional import cross_entropy
 
 from sklearn_quam import PenaltySearch, QUAMClassifier, QUAMRegressor
 from sklearn_quam._network.inputs.rows import Inputs
-from sklearn_quam._search.penalty.adam import Schedule
 from sklearn_quam._search.searches import Searches
 
 from ..networks import LABELS, TARGET, TWO_TARGETS, X_NEW, X, dense, train
@@ -31,37 +27,6 @@ def trained(n_out, y, n_epochs=60):
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return train(dense(n_out).double(), X, y, n_epochs)
-
-
-# -- schedule --------------------------------------------------------------------------------
-
-
-def test_schedule_changes_by_a_factor_every_so_many_steps():
-    schedule = Schedule(0.5, 2.0, 3.0, 1.5, every=4)
-    for step in range(40):
-        assert schedule.learning_rate_at(step) == pytest.approx(0.5 * 0.5 ** math.floor(step / 4))
-        assert schedule.penalty_at(step) == pytest.approx(3.0 * 1.5 ** math.floor(step / 4))
-
-
-@pytest.mark.parametrize(
-    ("step", "rate", "penalty"),
-    [(0, 0.5, 3.0), (3, 0.5, 3.0), (4, 0.25, 4.5), (7, 0.25, 4.5), (8, 0.125, 6.75)],
-)
-def test_schedule_in_numbers(step, rate, penalty):
-    schedule = Schedule(0.5, 2.0, 3.0, 1.5, every=4)
-    assert (schedule.learning_rate_at(step), schedule.penalty_at(step)) == (rate, penalty)
-
-
-def test_factors_of_one_change_nothing():
-    schedule = Schedule(0.5, 1.0, 3.0, 1.0, every=1)
-    assert {schedule.learning_rate_at(step) for step in range(50)} == {0.5}
-    assert {schedule.penalty_at(step) for step in range(50)} == {3.0}
-
-
-def test_schedule_of_every_step():
-    schedule = Schedule(1.0, 2.0, 1.0, 2.0, every=1)
-    assert [schedule.penalty_at(step) for step in range(4)] == [1, 2, 4, 8]
-    assert [schedule.learning_rate_at(step) for step in range(4)] == [1, 0.5, 0.25, 0.125]
 
 
 # -- steps, against the paper ----------------------------------------------------------------
@@ -251,12 +216,3 @@ def test_a_search_that_is_changed_after_fit_is_refused_until_it_is_set_back():
             method(X_NEW[:2])
     est.set_params(search__n_steps=3)
     np.testing.assert_array_equal(est.predict_uncertainty(X_NEW[:2]).epistemic, expected)
-
-
-def test_mini_batches_are_drawn_again_rather_than_stored():
-    options = {"n_steps": 500, "batch_size": 7, "random_state": 0}
-    steps = quam(QUAMClassifier, dense(), **options).fit(X, LABELS)._fitted.models.engine.steps
-    restored = pickle.loads(pickle.dumps(steps))
-    assert torch.equal(restored.batches, steps.batches)
-    assert restored.schedule == steps.schedule
-    assert len(pickle.dumps(steps)) < 0.5 * steps.batches.nbytes

@@ -13,13 +13,12 @@ from ..._network.free import draw_batches
 from ..._network.limits import Limits
 from ..problem import DEFAULT_PRECISION, Problem
 from ..targets import TARGETS
-from .adam import Drawn, PenaltySteps, Schedule
+from .adam import PenaltySteps
 from .engine import PenaltyEngine
-from .samplers import SAMPLERS
 
 # learning_rate="by_layer": for a tensor with one input, and where a single layer is searched.
-_LEARNING_RATE_OF_ONE_INPUT = 0.1
-_LEARNING_RATE_OF_ONE_LAYER = 0.005
+_RATE_OF_ONE_INPUT = 0.1
+_RATE_OF_ONE_LAYER = 0.005
 # The size of the first displacement of an untargeted search, relative to the weights.
 _PERTURBATION = 1e-3
 # What "auto" means for classes, and for real-valued outputs.
@@ -37,7 +36,7 @@ _MAX_EVALUATION_ROWS = 1024
 class PenaltySearch(BaseEstimator):
     """Adversarial model search by gradients and a growing penalty: the paper's algorithm.
 
-    A search minimises the loss of its target at the row plus a penalty times the loss of a
+    A search minimises the loss of its target at the sample plus a penalty times the loss of a
     mini-batch of the training data. The penalty grows and the step size falls: first the model is
     led away from the given one, then it has to explain the training data again. Pass it as
     ``search`` of QUAM; its arguments are tuned as ``search__n_steps``, ....
@@ -47,52 +46,47 @@ class PenaltySearch(BaseEstimator):
     n_steps : int, default=100
         Steps of each search.
     learning_rate : float, "by_layer" or "auto", default="auto"
-        Step size of the search at its beginning. "by_layer" is 0.1 over the square root of the
-        number of inputs of each layer, so that what layers compute changes at about the same pace,
-        and 0.005 where a single layer is searched: a linear model, or ``parameters="last_layer"``.
-        "auto" is "by_layer" for classifiers and 0.02 for regressors.
+        Step size at the beginning. "by_layer" is 0.1 over the square root of the number of inputs
+        of each layer, and 0.005 where a single layer is searched. "auto" is "by_layer" for
+        classifiers and 0.02 for regressors.
     learning_rate_decay : float, default=1.4
-        What the step size is divided by every `penalty_every` steps.
+        Divides the step size every `penalty_every` steps.
     penalty : float or "auto", default="auto"
         Weight of the training loss (c_0 in the paper) at the beginning. The loss of a target is the
         cross-entropy of its class, or minus the shift of the mean in standard deviations. "auto" is
         6 for classifiers and 0.3 for regressors.
     penalty_growth : float or "auto", default="auto"
-        What the weight is multiplied by every `penalty_every` steps (eta in the paper). "auto" is
-        1.9 for classifiers and 2.2 for regressors.
+        Multiplies the weight every `penalty_every` steps (eta in the paper). "auto" is 1.9 for
+        classifiers and 2.2 for regressors.
     penalty_every : int, default=7
         Steps between two changes of step size and penalty.
     batch_size : int, default=256
-        Training rows that a step sees; the same for all searches. The loss increase of a model is
-        the mean over the last `penalty_every` steps, or over fewer if these see all rows.
+        Training samples of a step; the same for all searches. The loss increase of a model is
+        the mean over the last `penalty_every` steps, or over fewer if these see all samples.
     adam_epsilon : float or "auto", default="auto"
-        Epsilon of the Adam steps. Adam moves every parameter alike, also those whose gradient is
-        next to nothing, which costs training loss and gains nothing; a parameter whose gradient is
-        well below this hardly moves. "auto" is 0.1 for classifiers and 1e-8 for regressors.
+        Epsilon of the Adam steps: a parameter whose gradient is well below it hardly moves. "auto"
+        is 0.1 for classifiers and 1e-8 for regressors.
     weight_decay : float, default=0.0
         Pull of the searched parameters towards zero.
     max_change : float, default=None
         Bound on the Euclidean norm of the change of the searched parameters (delta in the paper).
-        Use it where rivals must stay close to the given network, whatever they cost.
     tol : float, default=1e-3
         A search ends early when its model is feasible and its prediction (probabilities, or means
         in standard deviations) has changed by less than this within `penalty_every` steps, twice in
         a row. 0 never ends early.
     slack : float, default=10.0
-        Largest cost of a model that explains the training data (gamma in the paper), in nats of the
-        whole training set. It decides what ``sampling="best"`` may take, and when a search has
-        converged.
+        Largest cost of a feasible model (gamma in the paper), in nats of the whole training set.
     targets : "auto", "all", int or "untargeted", default="auto"
         A search for each class, for the N most probable ones, or a single search that raises the
         divergence itself, which finds less. "auto" is all classes if there are at most 20, else the
         most probable one and its ten likeliest rivals. Regressors have two searches for each
         output, up and down, or a single "untargeted" one.
     sampling : {"auto", "trajectory", "best", "gaussian", "profile"}, default="auto"
-        Which models count. "trajectory": all that a search meets, each alike. "best": the most
-        divergent one of each search that is within the slack. "gaussian": this one and draws around
-        it. "profile", for regressors only: for every shift of the mean the cheapest one, which has
-        the scale of a posterior; the others only rank samples. The given network counts in any
-        case. "auto" is "trajectory" for classifiers and "profile" for regressors.
+        Which models count, besides the given network. "trajectory": all that a search meets.
+        "best": the most divergent feasible one of each search. "gaussian": this one and draws
+        around it. "profile", for regressors only: for every shift of the mean the cheapest one,
+        which has the scale of a posterior; the others only rank samples. "auto" is "trajectory" for
+        classifiers and "profile" for regressors.
 
     References
     ----------
@@ -124,7 +118,7 @@ class PenaltySearch(BaseEstimator):
         "tol": [Interval(Real, 0, None, closed="left")],
         "slack": [Interval(Real, 0, None, closed="left")],
         "targets": [*TARGETS, StrOptions({"untargeted"})],
-        "sampling": [StrOptions({"auto", *SAMPLERS})],
+        "sampling": [StrOptions({"auto", "trajectory", "best", "gaussian", "profile"})],
     }
 
     def __init__(
@@ -175,20 +169,17 @@ class PenaltySearch(BaseEstimator):
         }
         if chosen["sampling"] == "profile" and not task:
             raise ValueError("sampling='profile' of penalty search is for regressors only.")
-        drawn = Drawn(n_rows, self.batch_size, self.n_steps + 1, generator.get_state())
         batches = draw_batches(n_rows, self.batch_size, self.n_steps + 1, generator)
+        evaluation = torch.randperm(n_rows, generator=generator)[:_MAX_EVALUATION_ROWS]
         by_layer = chosen["learning_rate"] == "by_layer"
         device = problem.training.target.device
         steps = PenaltySteps(
             batches=batches.to(device),
-            drawn=drawn,
-            schedule=Schedule(
-                _LEARNING_RATE_OF_ONE_INPUT if by_layer else float(chosen["learning_rate"]),
-                self.learning_rate_decay,
-                chosen["penalty"],
-                chosen["penalty_growth"],
-                self.penalty_every,
-            ),
+            learning_rate=_RATE_OF_ONE_INPUT if by_layer else float(chosen["learning_rate"]),
+            learning_rate_decay=self.learning_rate_decay,
+            penalty=chosen["penalty"],
+            penalty_growth=chosen["penalty_growth"],
+            every=self.penalty_every,
             scale=_scale_of_layers(problem) if by_layer else {},
             adam_epsilon=chosen["adam_epsilon"],
             weight_decay=self.weight_decay,
@@ -196,14 +187,13 @@ class PenaltySearch(BaseEstimator):
             # Until every sample has been seen, or the schedule has changed.
             window=min(self.penalty_every, -(-n_rows // self.batch_size)),
             tolerance=self.tol,
-            slack=self.slack / problem.n_training_rows,
+            slack=self.slack,
             perturbation=_PERTURBATION if problem.targets.untargeted else 0.0,
         )
-        evaluation = torch.randperm(n_rows, generator=generator)[:_MAX_EVALUATION_ROWS]
         # The cost of a search itself has no prior.
         precision = problem.default_precision() or DEFAULT_PRECISION
         return PenaltyEngine(
-            steps, temperature, self.slack, precision, chosen["sampling"], evaluation.to(device)
+            steps, temperature, precision, chosen["sampling"], evaluation.to(device)
         )
 
 
@@ -212,6 +202,6 @@ def _scale_of_layers(problem: Problem) -> dict[str, float]:
     free = problem.network.free
     # A model that is linear in what is searched is easily overshot.
     if len({name.rpartition(".")[0] for name in free.names}) == 1:
-        scale = _LEARNING_RATE_OF_ONE_LAYER / _LEARNING_RATE_OF_ONE_INPUT
+        scale = _RATE_OF_ONE_LAYER / _RATE_OF_ONE_INPUT
         return dict.fromkeys(free.start, scale)
     return {name: number**-0.5 for name, number in free.n_inputs.items()}
