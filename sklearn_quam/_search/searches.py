@@ -21,7 +21,6 @@ class Accumulator(Protocol):
         """Add models (n_models, n_samples) with logarithms of their weights."""
 
 
-
 @dataclass(frozen=True, eq=False)
 class Searches:
     """Searches for some targets of some samples; those of a sample stand side by side."""
