@@ -43,7 +43,7 @@ INSIDE = {
     "_network/inputs": ["layouts", "rows", "items", "sources", "transformed", "named"],
     "_network/adapters": ["opened", "targets", "networks", "stored"],
     "_network/cut": ["layers", "remembered", "running", "chained", "replayed", "split"],
-    "_curvature": ["layouts", "scores", "structures", "layers", "measure", "prior"]
+    "_curvature": ["layouts", "layers", "scores", "structures", "measure", "prior"]
     + ["preconditioner", "influence"],
     "_search": ["needs", "targets", "problem", "searches", "natural", "penalty", "models", "rivals"]
     + ["found"],

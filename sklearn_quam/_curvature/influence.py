@@ -1,10 +1,9 @@
-"""Which training rows can tell what a change costs that is made for one row.
+"""Training samples on which the cost of a change made for one sample is measured.
 
-A change that is made for a row moves few training rows: those whose inputs to the searched layers
-look like its own, seen through the inverse curvature. To move one costs the more the less sure the
-network is of it. Those that cost most are looked at one by one. The others are represented by a
-sample in which a row is the more likely the more it costs, and counts by one over its probability:
-an unbiased share of what they cost together.
+Such a change moves few training samples: those with similar inputs to the searched layers, seen
+through the inverse curvature (leverage). The most influential ones are taken; the others are
+represented by a systematic sample with inclusion probabilities in proportion to their influence,
+weighted by one over these (Horvitz-Thompson).
 """
 
 from __future__ import annotations
@@ -24,43 +23,24 @@ _SHARE = 0.25
 
 @dataclass(frozen=True, eq=False)
 class Influence:
-    """Inputs of the searched layers, for all training rows.
+    """Inputs of the searched layers, for all training samples."""
 
-    Parameters
-    ----------
-    features : tuple of Tensor of shape (n_rows, n_in)
-        What each layer takes, without the constant of the bias.
-    inverses : tuple of Tensor of shape (n_in, n_in)
-        Inverse second moments of these; one longer where there is a constant.
-    sensitivity : Tensor of shape (n_rows,) or None
-        What it costs to move each row by the same; None where that is alike for all.
-    start : float
-        Where the sample begins, between zero and one.
-    """
-
+    # (n_rows, n_in) for each layer, without the constant of the bias
     features: tuple[Tensor, ...]
+    # Inverse second moments of these; one longer where there is a constant
     inverses: tuple[Tensor, ...]
+    # (n_rows,): cost of an equal change of the outputs of each sample; None where all are the same
     sensitivity: Tensor | None
+    # Where the systematic sample begins, between zero and one
     start: float
 
     def rows_for(
         self, features: list[Tensor], n_rows: int, *, drawn: bool = True
     ) -> tuple[Tensor, Tensor]:
-        """Return training rows for some rows, and how many each of them stands for.
+        """Return training samples (n_queries, n_rows) for some samples, and their weights.
 
-        Parameters
-        ----------
-        features : list of Tensor of shape (n_queries, n_in)
-            What each layer takes for the rows that are asked about.
-        n_rows : int
-            How many training rows are wanted.
-        drawn : bool, default=True
-            Whether a part of them is drawn to represent all others.
-
-        Returns
-        -------
-        index, count : Tensor of shape (n_queries, n_rows)
-            Numbers of the training rows, and what they count.
+        The features are the inputs of each layer for the queries. If `drawn`, a part represents all
+        other samples.
         """
         total = len(self.features[0])
         if n_rows >= total:

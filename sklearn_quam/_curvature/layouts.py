@@ -1,4 +1,4 @@
-"""Free parameters as vectors, or as the matrix of a layer."""
+"""Free parameters as vectors, or as the matrix of a layer. Values may have axes in front."""
 
 from __future__ import annotations
 
@@ -12,18 +12,12 @@ from .._network.free import Free
 
 @dataclass(frozen=True)
 class Vectors:
-    """Some free parameters as one vector, tensor after tensor.
-
-    Parameters
-    ----------
-    shapes : dict of torch.Size
-        Names and shapes of the parameters.
-    """
+    """Some free parameters as one vector, tensor after tensor."""
 
     shapes: dict[str, torch.Size]
 
     def flatten(self, values: Free) -> Tensor:
-        """Return values with any axes in front as vectors, (..., n_parameters)."""
+        """Return values as vectors, (..., n_parameters)."""
         parts = []
         for name, shape in self.shapes.items():
             value = values[name]
@@ -41,25 +35,17 @@ class Vectors:
 
 @dataclass(frozen=True)
 class Matrices:
-    """Weight and bias of a layer as one matrix: the bias is the weight of a constant input.
+    """Weight and bias of a layer as one matrix: the bias is the weight of a constant input."""
 
-    Parameters
-    ----------
-    weight, bias : str or None
-        Names of the free parameters of the layer, at least one of them.
-    shapes : dict of torch.Size
-        Their shapes.
-    layer : str, default=""
-        Name of the layer.
-    """
-
+    # Names of the free parameters of the layer, at least one of them
     weight: str | None
     bias: str | None
     shapes: dict[str, torch.Size]
+    # Name of the layer
     layer: str = ""
 
     def joint(self, values: Free) -> Tensor:
-        """Return values with any axes in front as matrices, (..., n_out, n_in)."""
+        """Return values as matrices, (..., n_out, n_in)."""
         parts = []
         if self.weight is not None:
             parts.append(values[self.weight].flatten(1 - len(self.shapes[self.weight])))
@@ -68,7 +54,7 @@ class Matrices:
         return torch.cat(parts, dim=-1)
 
     def inputs(self, inputs: Tensor) -> Tensor:
-        """Return what the matrix is multiplied with, of what the layer takes, (..., n_in)."""
+        """Return the factor of the matrix for inputs of the layer, (..., n_in)."""
         parts = [inputs] * (self.weight is not None)
         if self.bias is not None:
             parts.append(inputs.new_ones(*inputs.shape[:-1], 1))
@@ -85,7 +71,7 @@ class Matrices:
         return values
 
     def flatten(self, values: Free) -> Tensor:
-        """Return values with any axes in front as vectors, (..., n_parameters)."""
+        """Return values as vectors, (..., n_parameters)."""
         return self.joint(values).flatten(-2)
 
     def unflatten(self, vectors: Tensor) -> Free:

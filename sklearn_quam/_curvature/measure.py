@@ -1,9 +1,10 @@
-"""The curvature of the loss on training rows, in the structure that is asked for."""
+"""The curvature of the loss on training samples, in the structure that is asked for."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -11,16 +12,22 @@ from torch import Tensor
 from .._network.cut.layers import execution_order
 from .._network.free import FreeNetwork
 from .._network.likelihood import Output
-from .._network.limits import accumulation_dtype, rows_within
-from .._network.reference import TrainingSet
-from .layers import add_kronecker_moments, has_kronecker_factors, rows_first
+from .._network.limits import accumulation_dtype, rows_within, slices
+from .._network.outputs import NetworkErrors
+from .._network.reference import Rows, TrainingSet
+from .layers import Recorder, at_least_two, has_kronecker_factors, inputs_of, rows_first
 from .layouts import Matrices, Vectors
 from .scores import Fisher, Head, View, WholeNetwork
 from .structures import Curvature, Diagonal, Full, Kronecker, Structure
 
-# What is made of the scores of a row while its information is added.
+# Arrays of the size of the scores of a sample while its information is added.
 _COPIES_OF_SCORES = 4
+# Samples whose activations and gradients are held together.
+_ROWS_AT_ONCE = 256
 STRUCTURES: dict[str, type[Structure]] = {"full": Full, "kron": Kronecker, "diag": Diagonal}
+
+# Returns the scores of an output of the network, and a root of their Fisher information.
+ScoresAndRoot = Callable[[Output], tuple[Tensor, Tensor]]
 
 
 def measure_curvature(
@@ -33,71 +40,53 @@ def measure_curvature(
     n_columns: int | None = None,
     decomposed: bool = True,
 ) -> Curvature:
-    """Return the curvature of the loss on training rows that are given by their numbers.
+    """Return the curvature of the loss on training samples, given by their numbers.
 
-    Parameters
-    ----------
-    view : Head or WholeNetwork
-        How scores depend on the free parameters.
-    training : TrainingSet
-        The training data at the cut.
-    index : Tensor of shape (n_rows,)
-        Numbers of the rows.
-    structure : {"full", "kron", "diag"}
-        What is kept of the curvature; "kron" is the diagonal where a layer has no factors.
-    groups : iterable of slice
-        Rows whose derivatives are held together.
-    n_columns : int, default=None
-        Largest number of backward passes for the factors of layers: with more classes, as many are
-        drawn from what the network predicts. None takes all classes.
-    decomposed : bool, default=True
-        Whether eigenvalues are needed, or sums are enough.
-
-    Returns
-    -------
-    Curvature
-        Of the sum of the losses.
+    Derivatives of a group of samples are held together. The factors of layers take a backward pass
+    for each score, or `n_columns` for classes drawn from the prediction.
     """
     index = index.to(training.target.device)
+    blocks: list[Structure]
+    by_layer: dict[str, Kronecker] = {}
     if isinstance(view, Head):
-        blocks = [_curvature_of_head(view, training, index, structure)]
-        return _finished(blocks, decomposed)
-    blocks, by_layer = _choose_blocks(view.network, structure)
-    by_rows = [block for block in blocks if block not in by_layer.values()]
-    if by_rows:
-        for group in groups:
-            rows = index[group]
-            scores, design = view.scores_and_design(training.rows_at(rows))
-            fisher = Fisher(view.likelihood, scores, _weight(training, rows))
-            for block in by_rows:
-                block.add(design, fisher)
-    if by_layer:
+        blocks = [STRUCTURES[structure](view.layout)]
+        size = rows_within(_COPIES_OF_SCORES * view.bytes_per_row())
+        groups = slices(len(index), size)
+    else:
+        blocks, by_layer = _choose_blocks(view.network, structure)
+    by_sample = [block for block in blocks if block not in by_layer.values()]
+    for group in groups if by_sample else ():
+        rows = index[group]
+        scores, design = view.scores_and_design(training.rows_at(rows))
+        fisher = Fisher(view.likelihood, scores, _weight(training, rows))
+        for block in by_sample:
+            block.add(design, fisher)
+    if isinstance(view, WholeNetwork) and by_layer:
         _add_layers(by_layer, view, training, index, n_columns)
-    return _finished(blocks, decomposed)
-
-
-def _finished(blocks: list[Structure], decomposed: bool) -> Curvature:
     if decomposed:
         for block in blocks:
             block.finish()
     return Curvature(blocks)
 
 
+def view_by_layers(view: View, curvature: Curvature, probe: Rows) -> View:
+    """Return a faster view where the curvature is one of layers, else the same one.
+
+    The probe is a sample at the cut.
+    """
+    layers = tuple(b.layout.layer for b in curvature.blocks if isinstance(b, Kronecker))
+    if isinstance(view, Head) or len(layers) < len(curvature.blocks):
+        return view
+    found = replace(view, layers=layers)
+    places = found.scores_and_design(probe)[1].places.values()
+    return replace(found, n_numbers=sum(part.numel() for parts in places for part in parts))
+
+
 def _weight(training: TrainingSet, index: Tensor) -> Tensor | None:
-    """Return the sample weights of training rows, in the type of sums."""
+    """Return the weights of training samples, in the type of sums."""
     if training.weight is None:
         return None
     return training.weight[index].to(accumulation_dtype(index.device))
-
-
-def _curvature_of_head(
-    head: Head, training: TrainingSet, index: Tensor, structure: str
-) -> Structure:
-    block = STRUCTURES[structure](head.layout)
-    for rows in index.split(rows_within(_COPIES_OF_SCORES * head.bytes_per_row())):
-        scores, design = head.scores_and_design(training.rows_at(rows))
-        block.add(design, Fisher(head.likelihood, scores, _weight(training, rows)))
-    return block
 
 
 def _add_layers(
@@ -107,22 +96,51 @@ def _add_layers(
     index: Tensor,
     n_columns: int | None,
 ) -> None:
+    """Add training samples to the Kronecker factors of layers."""
     generator = torch.Generator().manual_seed(0)
-    likelihood = view.network.executor.likelihood
+    likelihood, module = view.network.executor.likelihood, view.network.split.rest
 
     def scores_and_root(output: Output) -> tuple[Tensor, Tensor]:
         scores = view.scores(likelihood.prediction(output))
         fisher = Fisher(view.likelihood, scores.detach())
-        return scores, fisher.root() if n_columns is None else fisher.drawn_root(
-            n_columns, generator
-        )
+        if n_columns is None:
+            return scores, fisher.root()
+        return scores, fisher.drawn_root(n_columns, generator)
 
-    weight = _weight(training, index)
+    weight, rows = _weight(training, index), training.rows_at(index)
+    dtype = accumulation_dtype(index.device)
     if weight is None:
-        dtype = accumulation_dtype(index.device)
         weight = torch.ones(len(index), dtype=dtype, device=index.device)
-    module = view.network.split.rest
-    add_kronecker_moments(blocks, module, training.rows_at(index), weight, scores_and_root)
+    layers = {name: module.get_submodule(name) for name in blocks}
+    few = tuple(part[:1] for part in rows)
+    for chunk in slices(len(weight), _rows_at_once(Recorder(layers), module, few, scores_and_root)):
+        part, scale = tuple(values[chunk] for values in rows), weight[chunk]
+        if len(scale) == 1:
+            scale = scale.repeat(2) / 2
+        with Recorder(layers) as recorder, torch.enable_grad():
+            with NetworkErrors():
+                output = module(*at_least_two(part))
+            scores, root = scores_and_root(output)
+        scaled = (root.mT.to(scores.dtype) @ scores[..., None])[..., 0]
+        size = scale.sqrt()[:, None, None, None]
+        for name, inputs, gradients in recorder.gradients(scaled):
+            blocks[name].add_moments(inputs.to(dtype), gradients.to(dtype) * size, scale)
+
+
+def _rows_at_once(
+    recorder: Recorder, module: torch.nn.Module, few: Rows, scores_and_root: ScoresAndRoot
+) -> int:
+    """Return for how many samples the values of the layers, and gradients, can be held."""
+    with recorder, torch.no_grad():
+        with NetworkErrors():
+            output = module(*at_least_two(few))
+        scores, root = scores_and_root(output)
+    n_numbers = 0
+    for name, taken, returned in recorder.calls:
+        inputs = inputs_of(recorder.layers[name], taken)
+        n_numbers += inputs.numel() + root.shape[-1] * returned.numel()
+    # In single and double precision, weighted and not.
+    return min(_ROWS_AT_ONCE, rows_within(20 * n_numbers // len(scores)))
 
 
 def _choose_blocks(
@@ -136,11 +154,11 @@ def _choose_blocks(
         raise ValueError("Low-rank updates have no Kronecker factors: use 'diag' or 'full'.")
     by_layer: dict[str, Kronecker] = {}
     module, left, probe = network.split.rest, dict(shapes), network.at_cut(network.probe)
-    # Only what goes through the layer itself is seen: not a weight that others use, too.
+    # The factors of a layer see its own calls only: not a weight that others use, too.
     with torch.no_grad():
         ran = set(execution_order(module, lambda: module(*probe)))
     layers = {name: p for name, p in module.named_modules() if has_kronecker_factors(p)}
-    # The factors are sums over rows: layers that see them otherwise have their diagonal.
+    # They are sums over samples: layers with another first axis have their diagonal.
     usable = rows_first(layers, module, probe) & ran
     holders = Counter(id(p) for part in network.module.modules() for p in part.parameters(False))
     names = {id(network.module.get_parameter(name)): name for name in shapes}

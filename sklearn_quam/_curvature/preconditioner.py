@@ -1,8 +1,4 @@
-"""The cheapest way to change a score: gradients times the inverse of the curvature.
-
-A step of natural search moves along these directions. Everything about them is computed once, when
-an estimator is fitted.
-"""
+"""Natural gradients: the cheapest direction that changes a score, by the inverse curvature."""
 
 from __future__ import annotations
 
@@ -29,15 +25,7 @@ _MAX_COLUMNS = 32
 
 @dataclass(frozen=True, eq=False)
 class LayerInverse:
-    """The inverse curvature of a layer, as a Kronecker product.
-
-    Parameters
-    ----------
-    layout : Matrices
-        The layer's parameters.
-    inputs, outputs : Tensor
-        Inverse factors.
-    """
+    """The inverse curvature of a layer, as a Kronecker product of two inverse factors."""
 
     layout: Matrices
     inputs: Tensor
@@ -50,17 +38,7 @@ class LayerInverse:
     def change(self, inputs: Tensor, gradients: Tensor) -> Tensor:
         """Return how outputs change along the product with gradients of scores.
 
-        Parameters
-        ----------
-        inputs : Tensor of shape (n_rows, n_in)
-            What the layer takes.
-        gradients : Tensor of shape (n_rows * n_targets, n_out)
-            Derivatives of the scores by what it returns, those of a row side by side.
-
-        Returns
-        -------
-        Tensor of shape (n_rows * n_targets, n_out)
-            Changes for a unit of the way.
+        Inputs are (n_rows, n_in), gradients and changes (n_rows * n_targets, n_out).
         """
         own = self.layout.inputs(inputs)
         leverage = ((own @ self.inputs.to(own)) * own).sum(dim=-1, keepdim=True)
@@ -77,21 +55,13 @@ class LayerInverse:
 
 @dataclass(frozen=True, eq=False)
 class EigenInverse:
-    """The inverse of the sum of a layer's curvature and a precision, in the bases of its factors.
-
-    Parameters
-    ----------
-    layout : Matrices
-        The layer's parameters.
-    inputs, outputs : Tensor
-        Bases, a vector in each column.
-    variances : Tensor of shape (n_out, n_in)
-        The inverse in these.
-    """
+    """The inverse of a layer's curvature plus a precision, in the bases of its factors."""
 
     layout: Matrices
+    # Bases, a vector in each column
     inputs: Tensor
     outputs: Tensor
+    # (n_out, n_in): the inverse in these
     variances: Tensor
 
     def __call__(self, values: Free) -> Free:
@@ -120,15 +90,7 @@ class EigenInverse:
 
 @dataclass(frozen=True, eq=False)
 class DiagonalInverse:
-    """The inverse of the diagonal of the curvature of any parameters.
-
-    Parameters
-    ----------
-    layout : Vectors
-        The parameters.
-    values : Tensor of shape (n_parameters,)
-        The inverse diagonal.
-    """
+    """The inverse of the diagonal of the curvature of any parameters."""
 
     layout: Vectors
     values: Tensor
@@ -140,15 +102,7 @@ class DiagonalInverse:
 
 @dataclass(frozen=True, eq=False)
 class Preconditioner:
-    """The inverse curvature of the sum of the training losses.
-
-    Parameters
-    ----------
-    blocks : tuple
-        Inverses of independent parts.
-    precision : float
-        The precision of the prior that is part of the curvature.
-    """
+    """The inverse curvature of the sum of the training losses, with a prior of some precision."""
 
     blocks: tuple[LayerInverse | EigenInverse | DiagonalInverse, ...]
     precision: float
@@ -177,32 +131,10 @@ def make_preconditioner(
     generator: torch.Generator,
     factored: bool = True,
 ) -> Preconditioner:
-    """Measure the curvature of the training loss, and invert it.
+    """Return the inverse curvature of the training loss and a prior, in the type of the network.
 
-    Parameters
-    ----------
-    network : FreeNetwork
-        The network as a function of what may change.
-    training : TrainingSet
-        The training data at the cut.
-    original : Prediction
-        What the given network predicts for some of them.
-    limits : Limits
-        How much may be held together.
-    precision : float or None
-        What is added to the curvature of all training rows, the precision of a prior; None takes
-        the one that makes the training data most likely.
-    n_training_rows : int
-        How many rows the network was trained on.
-    generator : torch.Generator
-        Draws the rows that are looked at, where there are many.
-    factored : bool, default=True
-        Whether the inverse of a layer is to be a Kronecker product again, or exact.
-
-    Returns
-    -------
-    Preconditioner
-        The inverse, in the type of the network.
+    A precision of None takes the one that makes the training data most likely. Factored inverses of
+    layers are Kronecker products again, others are exact.
     """
     view = score_view(network, original[:1])
     index = torch.randperm(len(training), generator=generator)[:_MAX_ROWS].sort().values

@@ -9,27 +9,15 @@ from typing import Any
 import numpy as np
 from scipy.optimize import minimize_scalar
 
-# What prior precisions are looked at.
+# Prior precisions that are tried.
 GRID = np.logspace(-4, 6, 41)
 
 
 class Evidence:
-    """The log marginal likelihood of the training data as a function of the prior precision.
-
-    It is an approximation, for the Gaussian posterior is one.
-
-    Parameters
-    ----------
-    log_det : callable
-        Takes a precision, and returns the log-determinant of the sum of the curvature of the losses
-        and the precision, minus that of the precision alone.
-    squared_norm : float
-        Of the free parameters.
-    loss : float
-        Sum of the losses of the given network.
-    """
+    """The log marginal likelihood of the training data as a function of the prior precision."""
 
     def __init__(self, log_det: Callable[[float], Any], squared_norm: float, loss: float) -> None:
+        # The log-determinant as in `Curvature`; the norm of the free parameters; the sum of losses.
         self._log_det, self._squared_norm, self._loss = log_det, squared_norm, loss
 
     def __call__(self, precision: float) -> float:

@@ -1,16 +1,14 @@
 """What is kept of the curvature of the training loss: all of it, a Kronecker product, the diagonal.
 
-The curvature is the generalised Gauss-Newton matrix: the sum over training rows of J' F J, with J
-the derivative of a row's scores (logits, or means) by the free parameters and F the Fisher
-information of the scores. The structures share one protocol: ``add`` rows, ``finish``, and then ask
-for eigenvalues, ``solve``, ``draw``, ``log_det`` and the ``spread`` of scores. Each keeps
-eigenvalues in some basis, so that a prior precision can be added without decomposing it again.
+The curvature is the generalised Gauss-Newton matrix: the sum over training samples of J' F J, with
+J the derivative of a sample's scores (logits, or means) by the free parameters and F the Fisher
+information of the scores. Each structure keeps eigenvalues in some basis, so that a prior precision
+can be added without another decomposition.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import torch
@@ -19,64 +17,44 @@ from torch import Tensor
 from .._network.free import Free
 from ..exceptions import CurvatureError
 from .layouts import Layout, Matrices
-from .scores import Design, Features, Fisher, Places
+from .scores import Design, Features, Fisher, Jacobians
 
 AnyLayout = TypeVar("AnyLayout", bound=Layout)
 
 
 class ScoreSpread(NamedTuple):
-    """Gaussian deviations of the scores of some rows: basis times independent numbers.
+    """Gaussian deviations of the scores of samples: basis times independent numbers."""
 
-    Parameters
-    ----------
-    basis : Tensor of shape (n_scores, n_scores), (n_rows, n_scores, n_scores) or None
-        Columns are the directions of the deviations; None are the scores themselves.
-    scale : Tensor of shape (n_rows, n_scores)
-        Standard deviation along each of them.
-    """
-
+    # (n_scores, n_scores), (n_samples, n_scores, n_scores), or None for the scores themselves
     basis: Tensor | None
+    # (n_samples, n_scores): standard deviation along each direction
     scale: Tensor
 
     def of_rows(self, rows: slice) -> ScoreSpread:
-        """Return the deviations of some of the rows."""
+        """Return the deviations of some of the samples."""
         basis = self.basis
         if basis is not None and basis.ndim == 3:
             basis = basis[rows]
         return ScoreSpread(basis, self.scale[rows])
 
     def deviations(self, normal: Tensor) -> Tensor:
-        """Return deviations (n_models, n_rows, n_scores).
-
-        Parameters
-        ----------
-        normal : Tensor of shape (n_models, n_scores)
-            Normal numbers to make them of.
-
-        Returns
-        -------
-        Tensor of shape (n_models, n_rows, n_scores)
-            Deviations.
-        """
+        """Return deviations (n_models, n_samples, n_scores) of normal numbers for each model."""
         if self.basis is None:
             return normal[:, None] * self.scale
-        # The symmetric root: it does not depend on signs and order of the directions, nor on
-        # which ones are taken where several are equally wide.
+        # The symmetric root does not depend on signs and order of the directions.
         if self.basis.ndim == 2:
             return ((normal @ self.basis)[:, None] * self.scale) @ self.basis.T
         steps = torch.einsum("nkr,mk->mnr", self.basis, normal) * self.scale
         return torch.einsum("nkr,mnr->mnk", self.basis, steps)
 
     def variance(self) -> Tensor:
-        """Return the variance of each score, (n_rows, n_scores)."""
+        """Return the variance of each score, (n_samples, n_scores)."""
         if self.basis is None:
             return self.scale**2
-        if self.basis.ndim == 2:
-            return self.scale**2 @ (self.basis**2).T
-        return torch.einsum("nkr,nr->nk", self.basis**2, self.scale**2)
+        return (self.basis**2 @ (self.scale**2)[..., None])[..., 0]
 
     def covariance(self) -> Tensor:
-        """Return the covariance of the scores of each row, (n_rows, n_scores, n_scores)."""
+        """Return the covariance of the scores of each sample, (n_samples, n_scores, n_scores)."""
         if self.basis is None:
             return torch.diag_embed(self.scale**2)
         scaled = self.basis * self.scale[:, None, :]
@@ -84,7 +62,7 @@ class ScoreSpread(NamedTuple):
 
 
 def _spread_of(covariance: Tensor) -> ScoreSpread:
-    # Rows whose numbers overflow have an undefined spread, and leave the others theirs.
+    # Samples whose numbers overflow have an undefined spread, and leave the others theirs.
     finite = covariance.isfinite().flatten(1).all(dim=1)
     values, vectors = torch.linalg.eigh(torch.where(finite[:, None, None], covariance, 0.0))
     scale = torch.where(finite[:, None], values.clamp(min=0).sqrt(), math.nan)
@@ -103,28 +81,22 @@ def _eigen(matrix: Tensor) -> tuple[Tensor, Tensor]:
     return values.clamp(min=0), vectors
 
 
-def _inverse(matrix: Tensor, share: float) -> Tensor:
-    """Return the inverse of a matrix of squares, to whose diagonal some is added."""
+def _inverse(matrix: Tensor, damping: float) -> Tensor:
+    """Return the inverse of a positive semidefinite matrix plus damping times the identity."""
     shifted = matrix.clone()
-    shifted.diagonal().add_(share)
+    shifted.diagonal().add_(damping)
     root, failed = torch.linalg.cholesky_ex(shifted)
     if not failed:
         return torch.cholesky_inverse(root)
     values, basis = _eigen(matrix)
-    return (basis / (values + share)) @ basis.T
+    return (basis / (values + damping)) @ basis.T
 
 
 # -- structures ----------------------------------------------------------------------------
 
 
 class Structure(Generic[AnyLayout]):
-    """The curvature of some parameters.
-
-    Parameters
-    ----------
-    layout : Vectors or Matrices
-        How the parameters are laid out.
-    """
+    """The curvature of some parameters: add samples, finish, and ask."""
 
     eigenvalues: Tensor
     # In a file, once it is finished.
@@ -140,51 +112,43 @@ class Structure(Generic[AnyLayout]):
         return structure
 
     def add(self, design: Design, fisher: Fisher) -> None:
-        """Add training rows."""
+        """Add training samples."""
         raise NotImplementedError
 
     def finish(self) -> None:
         """Decompose what was added."""
 
+    def rotate(self, values: Free) -> Tensor:
+        """Return parameters, which may have axes in front, in the basis of the eigenvalues."""
+        raise NotImplementedError
+
+    def back(self, rotated: Tensor) -> Free:
+        """Return parameters that are given in the basis of the eigenvalues."""
+        raise NotImplementedError
+
     def solve(self, values: Free, precision: float) -> Free:
-        """Return (curvature + precision)^-1 times parameters, which may have axes in front."""
-        return self._scale(values, lambda eigenvalues: 1 / (eigenvalues + precision))
+        """Return (curvature + precision)^-1 times parameters."""
+        return self.back(self.rotate(values) / (self.eigenvalues + precision))
 
     def draw(self, normal: Free, precision: float) -> Free:
         """Return draws with covariance (curvature + precision)^-1, of standard normal numbers."""
-        return self._scale(normal, lambda eigenvalues: (eigenvalues + precision) ** -0.5)
-
-    def _scale(self, values: Free, scale: Callable[[Tensor], Tensor]) -> Free:
-        """Multiply parameters by a function of the curvature."""
-        raise NotImplementedError
+        return self.back(self.rotate(normal) * (self.eigenvalues + precision) ** -0.5)
 
     def log_det(self, precision: float) -> Tensor:
         """Return the log-determinant of (curvature + precision), minus that of the precision."""
         return torch.log1p(self.eigenvalues / precision).sum()
 
-    def covariance(self, design: Design | Places, precision: float) -> Tensor:
-        """Return the covariance of scores, (n_rows, n_scores, n_scores)."""
+    def covariance(self, design: Jacobians, precision: float) -> Tensor:
+        """Return the covariance of scores under (curvature + precision)^-1."""
+        rotated = self.rotate(design.values)
+        return (rotated / (self.eigenvalues + precision)) @ rotated.mT
+
+    def spread_of_features(self, features: Tensor, precision: float) -> ScoreSpread:
+        """Return how the scores of a linear last layer spread, given its features."""
         raise NotImplementedError
 
-    def spread(self, design: Design | Places, precision: float) -> ScoreSpread:
-        """Return how the scores of rows spread under (curvature + precision)^-1.
-
-        Parameters
-        ----------
-        design : Features, Jacobians or Places
-            How the scores depend on the parameters.
-        precision : float
-            Prior precision.
-
-        Returns
-        -------
-        ScoreSpread
-            Deviations of the scores.
-        """
-        return _spread_of(self.covariance(design, precision))
-
     def bytes_per_row(self, n_scores: int) -> int:  # noqa: ARG002
-        """Return the memory that `spread` takes for a row besides its design."""
+        """Return the memory that a spread takes for a sample besides its design."""
         return 0
 
 
@@ -202,31 +166,46 @@ class Full(Structure[Layout]):
         self._matrix: Any = 0.0
 
     def add(self, design: Design, fisher: Fisher) -> None:
-        """Add training rows."""
-        self._matrix = self._matrix + design.curvature(fisher, self.layout)
+        """Add training samples."""
+        if isinstance(design, Jacobians):
+            scaled = (fisher.root().mT @ self.layout.flatten(design.values)).flatten(0, 1)
+            self._matrix = self._matrix + scaled.T @ scaled
+            return
+        features, matrices = design.values, fisher.matrices()
+        width, n_scores = features.shape[1], matrices.shape[1]
+        total = features.new_zeros(n_scores, width, n_scores, width)
+        for first in range(n_scores):
+            for second in range(first + 1):
+                block = (features * matrices[:, first, second, None]).T @ features
+                total[first, :, second] = total[second, :, first] = block
+        self._matrix = self._matrix + total.reshape(n_scores * width, -1)
 
     def finish(self) -> None:
         """Decompose what was added."""
         self.eigenvalues, self._vectors = _eigen(self._matrix)
         del self._matrix
 
-    def _scale(self, values: Free, scale: Callable[[Tensor], Tensor]) -> Free:
-        rotated = self.layout.flatten(values) @ self._vectors
-        return self.layout.unflatten((rotated * scale(self.eigenvalues)) @ self._vectors.T)
+    def rotate(self, values: Free) -> Tensor:
+        """Return parameters in the basis of the eigenvalues."""
+        return self.layout.flatten(values) @ self._vectors
 
-    def covariance(self, design: Design | Places, precision: float) -> Tensor:
-        """Return the covariance of scores, (n_rows, n_scores, n_scores)."""
-        assert not isinstance(design, Places)
-        projected = design.times(self._vectors, self.layout)
-        return (projected / (self.eigenvalues + precision)) @ projected.mT
+    def back(self, rotated: Tensor) -> Free:
+        """Return parameters that are given in the basis of the eigenvalues."""
+        return self.layout.unflatten(rotated @ self._vectors.T)
+
+    def spread_of_features(self, features: Tensor, precision: float) -> ScoreSpread:
+        """Return how the scores of a linear last layer spread."""
+        vectors = self._vectors.unflatten(0, (-1, features.shape[1]))
+        rotated = torch.einsum("ni,kip->nkp", features, vectors)
+        return _spread_of((rotated / (self.eigenvalues + precision)) @ rotated.mT)
 
     def bytes_per_row(self, n_scores: int) -> int:
-        """Return the memory that `spread` takes for a row besides its design."""
+        """Return the memory that a spread takes for a sample besides its design."""
         return 3 * 8 * n_scores * len(self.eigenvalues)
 
     @staticmethod
     def bytes_needed(n_parameters: int) -> int:
-        """Return the memory of the matrix, its eigenvectors and what the decomposition takes."""
+        """Return the memory of the matrix, its eigenvectors and the decomposition."""
         return 4 * n_parameters**2 * 8
 
 
@@ -240,24 +219,26 @@ class Diagonal(Structure[Layout]):
         self.eigenvalues: Any = 0.0
 
     def add(self, design: Design, fisher: Fisher) -> None:
-        """Add training rows."""
-        self.eigenvalues = self.eigenvalues + design.diagonal(fisher, self.layout)
+        """Add training samples."""
+        if isinstance(design, Features):
+            squares = (fisher.diagonal().T @ design.values**2).flatten()
+        else:
+            scaled = fisher.root().mT @ self.layout.flatten(design.values)
+            squares = (scaled**2).sum(dim=(0, 1))
+        self.eigenvalues = self.eigenvalues + squares
 
-    def _scale(self, values: Free, scale: Callable[[Tensor], Tensor]) -> Free:
-        return self.layout.unflatten(self.layout.flatten(values) * scale(self.eigenvalues))
+    def rotate(self, values: Free) -> Tensor:
+        """Return parameters as vectors."""
+        return self.layout.flatten(values)
 
-    def covariance(self, design: Design | Places, precision: float) -> Tensor:
-        """Return the covariance of scores, (n_rows, n_scores, n_scores)."""
-        assert not isinstance(design, Places)
-        flat = design.dense(self.layout)
-        return (flat / (self.eigenvalues + precision)) @ flat.mT
+    def back(self, rotated: Tensor) -> Free:
+        """Return parameters that are given as vectors."""
+        return self.layout.unflatten(rotated)
 
-    def spread(self, design: Design | Places, precision: float) -> ScoreSpread:
-        """Return how the scores of rows spread; see the base class."""
-        if not isinstance(design, Features):
-            return super().spread(design, precision)
-        variances = 1 / (self.eigenvalues.reshape(-1, design.values.shape[1]) + precision)
-        return ScoreSpread(None, (design.values**2 @ variances.T).sqrt())
+    def spread_of_features(self, features: Tensor, precision: float) -> ScoreSpread:
+        """Return how the scores of a linear last layer spread."""
+        variances = 1 / (self.eigenvalues.reshape(-1, features.shape[1]) + precision)
+        return ScoreSpread(None, (features**2 @ variances.T).sqrt())
 
 
 class Kronecker(Structure[Matrices]):
@@ -265,11 +246,6 @@ class Kronecker(Structure[Matrices]):
 
     One factor is the second moment of the layer's inputs, the other that of the gradients at its
     outputs. Weight and bias are taken together.
-
-    Parameters
-    ----------
-    layout : Matrices
-        The layer's parameters.
     """
 
     _stored: ClassVar[dict[str, Any]] = {
@@ -287,25 +263,18 @@ class Kronecker(Structure[Matrices]):
         self._total = 0.0
 
     def add(self, design: Design, fisher: Fisher) -> None:
-        """Add training rows whose scores are the layer's own outputs."""
+        """Add training samples of a linear last layer."""
         assert isinstance(design, Features)
-        inputs = design.values
-        weighted = inputs if fisher.weight is None else inputs * fisher.weight[:, None]
+        inputs, weight = design.values, fisher.weight
+        weighted = inputs if weight is None else inputs * weight[:, None]
         self._inputs = self._inputs + weighted.T @ inputs
         self._outputs = self._outputs + fisher.total()
-        self._total += len(inputs) if fisher.weight is None else float(fisher.weight.sum())
+        self._total += len(inputs) if weight is None else float(weight.sum())
 
     def add_moments(self, inputs: Tensor, gradients: Tensor, weight: Tensor) -> None:
-        """Add training rows that go through the layer on their way.
+        """Add training samples by inputs and gradients as in `Jacobians.places`, and weights.
 
-        Parameters
-        ----------
-        inputs : Tensor of shape (n_rows, n_places, n_in)
-            What the layer takes, at each of the places where its weight is used.
-        gradients : Tensor of shape (n_rows, n_scores, n_places, n_out)
-            Derivatives of the scores by what it returns, times a root of their Fisher information.
-        weight : Tensor of shape (n_rows,)
-            Sample weights.
+        The gradients are times a root of the Fisher information of the scores.
         """
         inputs = self.layout.inputs(inputs)
         weighted = inputs * weight[:, None, None]
@@ -320,11 +289,10 @@ class Kronecker(Structure[Matrices]):
         self._outputs, self._output_basis = _eigen(self._outputs)
 
     def inverse_factors(self, precision: float) -> tuple[Tensor, Tensor]:
-        """Return inverses of both factors, of inputs and outputs, with a share of a precision each.
+        """Return inverses of both factors, of inputs and outputs, with factored damping.
 
-        The product of the shares is the precision, and each is in proportion to the mean eigenvalue
-        of its factor: the inverse stays a Kronecker product, which that of the sum is not. The
-        factors must not be decomposed yet, and are used up.
+        The product of the dampings is the precision, and each is in proportion to the mean
+        eigenvalue of its factor. The factors must not be decomposed yet, and are used up.
         """
         factors = self._inputs / (self._total or 1.0), self._outputs
         self._inputs = self._outputs = None
@@ -334,60 +302,49 @@ class Kronecker(Structure[Matrices]):
         return _inverse(factors[0], root * ratio), _inverse(factors[1], root / ratio)
 
     def inverse_in_basis(self, precision: float) -> tuple[Tensor, Tensor, Tensor]:
-        """Return bases of inputs and outputs, and the inverse of the sum with a precision there.
-
-        Unlike `inverse_factors` it is that of the sum itself: (n_out, n_in) numbers, a diagonal in
-        the bases. The factors must be decomposed.
-        """
-        variances = 1 / (self._outputs[:, None] * self._inputs + precision)
-        return self._input_basis, self._output_basis, variances
+        """Return bases of inputs and outputs, and there the inverse of the sum, (n_out, n_in)."""
+        return self._input_basis, self._output_basis, self._variances(precision)
 
     @property
     def eigenvalues(self) -> Tensor:  # type: ignore[override]
         """Eigenvalues of the product, in any order."""
         return (self._outputs[:, None] * self._inputs).flatten()
 
-    def _scale(self, values: Free, scale: Callable[[Tensor], Tensor]) -> Free:
-        rotated = self._output_basis.T @ self.layout.joint(values) @ self._input_basis
-        scaled = rotated * scale(self._outputs[:, None] * self._inputs)
-        return self.layout.parts(self._output_basis @ scaled @ self._input_basis.T)
+    def _variances(self, precision: float) -> Tensor:
+        return 1 / (self._outputs[:, None] * self._inputs + precision)
 
-    def covariance(self, design: Design | Places, precision: float) -> Tensor:
-        """Return the covariance of scores, (n_rows, n_scores, n_scores)."""
-        if isinstance(design, Features):
-            return self.spread(design, precision).covariance()
-        if isinstance(design, Places):
-            inputs, gradients = design.values[self.layout.layer]
-            inputs = self.layout.inputs(inputs) @ self._input_basis
-            gradients = gradients @ self._output_basis
-            if inputs.shape[1] == 1:
-                # A product of two vectors: its square is one of squares.
-                variances = 1 / (self._inputs[:, None] * self._outputs + precision)
-                weights = (inputs[:, 0] ** 2 @ variances)[:, None]
-                return (gradients[:, :, 0] * weights) @ gradients[:, :, 0].mT
-            rotated = torch.einsum("nkto,nti->nkoi", gradients, inputs).flatten(2)
-        else:
-            joint = self.layout.joint(design.values)
-            rotated = (self._output_basis.T @ joint @ self._input_basis).flatten(2)
+    def rotate(self, values: Free) -> Tensor:
+        """Return parameters in the basis of the eigenvalues."""
+        joint = self.layout.joint(values)
+        return (self._output_basis.T @ joint @ self._input_basis).flatten(-2)
+
+    def back(self, rotated: Tensor) -> Free:
+        """Return parameters that are given in the basis of the eigenvalues."""
+        matrices = rotated.unflatten(-1, (len(self._outputs), -1))
+        return self.layout.parts(self._output_basis @ matrices @ self._input_basis.T)
+
+    def covariance(self, design: Jacobians, precision: float) -> Tensor:
+        """Return the covariance of scores under (curvature + precision)^-1."""
+        if self.layout.layer not in design.places:
+            return super().covariance(design, precision)
+        inputs, gradients = design.places[self.layout.layer]
+        inputs = self.layout.inputs(inputs) @ self._input_basis
+        gradients = gradients @ self._output_basis
+        if inputs.shape[1] == 1:
+            # A product of two vectors: its square is one of squares.
+            weights = (inputs[:, 0] ** 2 @ self._variances(precision).T)[:, None]
+            return (gradients[:, :, 0] * weights) @ gradients[:, :, 0].mT
+        rotated = torch.einsum("nkto,nti->nkoi", gradients, inputs).flatten(2)
         return (rotated / (self.eigenvalues + precision)) @ rotated.mT
 
-    def spread(self, design: Design | Places, precision: float) -> ScoreSpread:
-        """Return how the scores of rows spread; see the base class."""
-        if not isinstance(design, Features):
-            return super().spread(design, precision)
-        variances = 1 / (self._inputs[:, None] * self._outputs + precision)
-        projected = design.values @ self._input_basis
-        return ScoreSpread(self._output_basis, (projected**2 @ variances).sqrt())
+    def spread_of_features(self, features: Tensor, precision: float) -> ScoreSpread:
+        """Return how the scores of a linear last layer spread."""
+        variances = (features @ self._input_basis) ** 2 @ self._variances(precision).T
+        return ScoreSpread(self._output_basis, variances.sqrt())
 
 
 class Curvature:
-    """A curvature of independent blocks.
-
-    Parameters
-    ----------
-    blocks : list of Structure
-        The blocks, finished.
-    """
+    """A curvature of independent blocks, finished."""
 
     _stored: ClassVar[dict[str, Any]] = {"blocks": list[Full | Diagonal | Kronecker]}
 
@@ -413,13 +370,14 @@ class Curvature:
         """Return the log-determinant of (curvature + precision), minus that of the precision."""
         return torch.stack([block.log_det(precision) for block in self.blocks]).sum()
 
-    def spread(self, design: Design | Places, precision: float) -> ScoreSpread:
-        """Return how the scores of rows spread; see `Structure.spread`."""
-        if len(self.blocks) == 1:
-            return self.blocks[0].spread(design, precision)
+    def spread(self, design: Design, precision: float) -> ScoreSpread:
+        """Return how the scores of samples spread under (curvature + precision)^-1."""
+        if isinstance(design, Features):
+            (head,) = self.blocks
+            return head.spread_of_features(design.values, precision)
         parts = [block.covariance(design, precision) for block in self.blocks]
         return _spread_of(torch.stack(parts).sum(dim=0))
 
     def bytes_per_row(self, n_scores: int) -> int:
-        """Return the memory that `spread` takes for a row besides its design."""
+        """Return the memory that a spread takes for a sample besides its design."""
         return max(block.bytes_per_row(n_scores) for block in self.blocks)

@@ -16,10 +16,9 @@ import torch
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
-from .._curvature.layers import LayerView, view_by_layers
-from .._curvature.measure import STRUCTURES, measure_curvature
+from .._curvature.measure import STRUCTURES, measure_curvature, view_by_layers
 from .._curvature.prior import GRID, Evidence
-from .._curvature.scores import Design, Head, Places, View, WholeNetwork, score_view
+from .._curvature.scores import Design, View, score_view
 from .._curvature.structures import Curvature, Full, ScoreSpread
 from .._network.inputs.rows import Inputs, StoredRows
 from .._network.likelihood import CategoricalLikelihood
@@ -42,7 +41,7 @@ class GaussianModels:
 
     Parameters
     ----------
-    view : Head, WholeNetwork or LayerView
+    view : Head or WholeNetwork
         How scores depend on the free parameters.
     curvature : Curvature
         Of the loss at the given weights.
@@ -54,7 +53,7 @@ class GaussianModels:
         How predictions are averaged.
     """
 
-    view: Head | WholeNetwork | LayerView
+    view: View
     curvature: Curvature
     precision: float
     normal: Tensor
@@ -84,9 +83,7 @@ class GaussianModels:
         self.update(posterior, scores, design, question.limits)
         return {}
 
-    def update(
-        self, posterior: Posterior, scores: Tensor, design: Design | Places, limits: Limits
-    ) -> None:
+    def update(self, posterior: Posterior, scores: Tensor, design: Design, limits: Limits) -> None:
         """Hand draws of scores to an accumulator."""
         likelihood = self.view.likelihood
         spread = self.curvature.spread(design, self.precision)

@@ -108,7 +108,7 @@ def test_the_grid_is_the_same_for_exact_structures_with_sample_weights(parameter
         )
         curvatures = [
             measure_curvature(
-                getattr(est._fitted.models.view, "whole", est._fitted.models.view),
+                est._fitted.models.view,
                 training,
                 index,
                 est.structure,
