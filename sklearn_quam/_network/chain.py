@@ -1,68 +1,153 @@
-"""Chains of linear layers with many sets of weights, forward and backward in reused memory.
+"""Chains of linear layers with elementwise functions between them, run with many sets of weights.
 
-A search step is a few large matrix products; fresh memory for every result would cost as much as
-the products themselves. Values are laid out as (model, feature, row): the first layer of all models
-on the shared rows is a single product, and neither a layer nor its gradient has to be transposed.
+Values are laid out as (model, feature, row): the first layer of all models on the shared rows is a
+single product, and neither a layer nor its gradient has to be transposed.
 """
 
 from __future__ import annotations
 
+import inspect
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
-from .activations import Activation
+# Every elementwise function behind a module of torch.nn, and a few more.
+_NAMES = (
+    ("relu", "tanh", "sigmoid", "gelu", "silu", "elu", "selu", "celu", "leaky_relu", "relu6")
+    + ("hardtanh", "hardswish", "hardsigmoid", "hardshrink", "mish", "softplus", "softsign")
+    + ("softshrink", "tanhshrink", "logsigmoid", "rrelu", "threshold", "exp", "sin")
+)
+# Functions that can overwrite their argument, because the slope follows from what they return.
+_IN_PLACE = {"relu": torch.relu_, "tanh": torch.tanh_, "sigmoid": torch.sigmoid_}
+_BACKWARD: dict[str, Callable[..., Tensor]] = {
+    "relu": partial(torch.ops.aten.threshold_backward.grad_input, threshold=0),
+    "tanh": torch.ops.aten.tanh_backward.grad_input,
+    "sigmoid": torch.ops.aten.sigmoid_backward.grad_input,
+}
+
+
+def _spellings(*names: str) -> dict[Any, str]:
+    """Return what a network may call for these: of torch or of a tensor, in place or not."""
+    found: dict[Any, str] = {}
+    for name in names:
+        for spelling in (name, f"{name}_", f"_{name}"):
+            operator = getattr(torch.ops.aten, spelling, None)
+            found[getattr(operator, "default", None)] = name
+            for owner in (torch, functional, torch.Tensor):
+                found[getattr(owner, spelling, None)] = name
+    found.pop(None, None)
+    return found
+
+
+_NAME_OF = _spellings(*_NAMES)
+# Functions that do nothing where nothing is trained.
+_IDENTITIES = {
+    *_spellings("dropout", "dropout1d", "dropout2d", "alpha_dropout", "feature_dropout"),
+    *(torch.Tensor.contiguous, torch.Tensor.float, torch.Tensor.to, torch.Tensor.type_as),
+}
+
+
+@dataclass(frozen=True)
+class Activation:
+    """Elementwise functions, one after the other."""
+
+    # The name of each function, and its other arguments by position and by name
+    steps: tuple[tuple[str, tuple[Any, ...], tuple[tuple[str, Any], ...]], ...]
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the slope follows from what is returned."""
+        return len(self.steps) == 1 and self.steps[0][0] in _IN_PLACE
+
+    def __call__(self, values: Tensor) -> Tensor:
+        """Return the function of some values, which are left as they are."""
+        for name, args, kwargs in self.steps:
+            function = getattr(torch, name, None) if name in _IN_PLACE else None
+            function = function or getattr(functional, name, None) or getattr(torch, name)
+            values = function(values, *args, **dict(kwargs))
+        return values
+
+
+SIGMOID = Activation((("sigmoid", (), ()),))
+
+
+def read_activation(function: Any, args: tuple, kwargs: dict[str, Any]) -> Activation | None:
+    """Return what a call of an elementwise function does, None for other functions."""
+    others, named = _other_arguments(function, args, kwargs)
+    if function in _IDENTITIES:
+        does_nothing = not (named.get("training") or any(one is True for one in others))
+        return Activation(()) if does_nothing else None
+    if function in (torch.prelu, functional.prelu) and others and others[0].numel() == 1:
+        return Activation((("leaky_relu", (float(others[0]),), ()),))
+    plain = (bool, int, float, str, type(None))
+    if function not in _NAME_OF or not all(
+        isinstance(one, plain) for one in (*others, *named.values())
+    ):
+        return None
+    return Activation(((_NAME_OF[function], others, tuple(named.items())),))
+
+
+def _other_arguments(
+    function: Callable[..., Any], args: tuple, kwargs: dict[str, Any]
+) -> tuple[tuple, dict[str, Any]]:
+    """Return all arguments but the first, and but whether the function writes into it."""
+    try:
+        named = dict(inspect.signature(function).bind(*args, **kwargs).arguments)
+    except (TypeError, ValueError):
+        # Functions that are not written in Python have no signature.
+        return args[1:], {name: value for name, value in kwargs.items() if name != "input"}
+    named.pop(next(iter(named)))
+    named.pop("inplace", None)
+    return (), named
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A linear layer and the function behind it.
-
-    Parameters
-    ----------
-    weight : Tensor
-        Given weight of shape (n_out, n_in), used unless it is searched.
-    bias : Tensor or None
-        Given bias of shape (n_out,), used unless it is searched.
-    activation : Activation or None
-        Applied to what the layer returns.
-    """
+    """A linear layer with its given weight (n_out, n_in) and bias, and the function behind it."""
 
     weight: Tensor
     bias: Tensor | None
     activation: Activation | None = None
 
     def activated(self, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what the next layer takes, in the memory of the values if possible.
-
-        Parameters
-        ----------
-        values : Tensor
-            What the layer returns.
-
-        Returns
-        -------
-        tuple of Tensor
-            The same behind the activation, and what `back` needs.
-        """
-        return (values, values) if self.activation is None else self.activation.apply(values)
+        """Return the activation of values, in their memory if possible, and what `back` needs."""
+        if self.activation is None:
+            return values, values
+        if self.activation.is_in_place:
+            values = _IN_PLACE[self.activation.steps[0][0]](values)
+            return values, values
+        return self.activation(values), values
 
     def back(self, gradient: Tensor, kept: Tensor) -> Tensor:
         """Return a gradient, in its memory if possible, times the slope of the activation."""
-        return gradient if self.activation is None else self.activation.back(gradient, kept)
+        if self.activation is None:
+            return gradient
+        if self.activation.is_in_place:
+            backward = _BACKWARD[self.activation.steps[0][0]]
+            return backward(gradient, kept, grad_input=gradient)
+        with torch.enable_grad():
+            values = kept.detach().requires_grad_()
+            return torch.autograd.grad(self.activation(values), values, gradient)[0]
 
 
-class _Memory(threading.local):
-    """Tensors that are used again in the next step, for each thread and shape."""
+class Memory(threading.local):
+    """Tensors that are used again in the next step, for each thread and shape.
+
+    Fresh memory for large results would cost as much as the matrix products themselves.
+    """
 
     def __init__(self) -> None:
         self._tensors: dict[Any, Tensor] = {}
         self.uses = 0
 
     def tensor(self, key: Any, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        """Return a tensor of some shape, with any numbers in it."""
         found = self._tensors.get(key)
         if found is None or found.shape != shape or found.dtype != like.dtype:
             found = self._tensors[key] = like.new_empty(shape)
@@ -70,47 +155,32 @@ class _Memory(threading.local):
 
 
 class Chain:
-    """Applies a chain of layers with many sets of weights.
+    """Layers, one after the other; the last one has no activation.
 
-    Parameters
-    ----------
-    layers : list of Layer
-        The layers; the last one has no activation.
+    Searched weights and biases, (n_models, ...), are passed in a list each, None for given ones.
     """
 
     def __init__(self, layers: list[Layer]) -> None:
         self.layers = layers
-        self.memory = _Memory()
+        self.memory = Memory()
 
     def __call__(
         self, weights: list[Tensor | None], biases: list[Tensor | None], rows: Tensor, row: Tensor
     ) -> Tensor:
-        """Return what the chain makes of the shared rows and of each model's query row.
-
-        Parameters
-        ----------
-        weights, biases : list of Tensor of shape (n_models, ...) or None
-            The searched parameters of each layer.
-        rows : Tensor of shape (n_shared, n_in)
-            Rows that every model sees.
-        row : Tensor of shape (n_models, n_in)
-            One row for each model.
-
-        Returns
-        -------
-        Tensor of shape (n_models, n_out, n_shared + 1)
-            Outputs; the query row comes last.
-        """
+        """Return outputs (n_models, n_out, n_shared + 1) for shared rows, then each model's row."""
         return _ChainFunction.apply(self, rows, row, torch.is_grad_enabled(), *weights, *biases)
 
-    def bytes_per_model(self, n_rows: int) -> int:
-        """Return the memory that each model's values take, forward and backward."""
-        # Values and gradients; most activations need both sides of them, and a copy of a gradient.
-        copies = (
-            2 if one.activation is None or one.activation.is_in_place else 5 for one in self.layers
-        )
-        widths = sum(n * len(one.weight) for n, one in zip(copies, self.layers[:-1], strict=False))
-        return widths * n_rows * self.layers[0].weight.element_size()
+    def each(
+        self, weights: list[Tensor | None], biases: list[Tensor | None], rows: Tensor
+    ) -> Tensor:
+        """Return outputs (n_models, n_out, n_rows) for rows (n_models, n_rows, n_in)."""
+        values = rows.mT
+        for weight, bias, layer in zip(weights, biases, self.layers, strict=True):
+            values = _or(weight, layer.weight) @ values
+            shift = bias if bias is not None else layer.bias
+            values = values if shift is None else values + shift[..., None]
+            values = values if layer.activation is None else layer.activation(values)
+        return values
 
 
 class _ChainFunction(torch.autograd.Function):
@@ -120,60 +190,60 @@ class _ChainFunction(torch.autograd.Function):
     def forward(
         ctx: Any, chain: Chain, rows: Tensor, row: Tensor, keep: bool, *parameters: Tensor | None
     ) -> Tensor:
-        n_layers = len(chain.layers)
+        n_layers, memory = len(chain.layers), chain.memory
         weights, biases = parameters[:n_layers], parameters[n_layers:]
         values: list[Tensor] = []
         kept: list[Tensor] = []
         for index, layer in enumerate(chain.layers):
             shape = (len(row), len(layer.weight), len(rows) + 1)
-            if index + 1 < n_layers:
-                # Values without a backward pass must not overwrite those that wait for one.
-                out = chain.memory.tensor(("value", index, keep), shape, rows)
-            else:
-                out = rows.new_empty(shape)
-            if index == 0:
-                _first(weights[0], layer.weight, rows, row, out)
-            else:
+            # Values without a backward pass must not overwrite those that wait for one.
+            is_last = index + 1 == n_layers
+            key = ("value", index, keep)
+            out = rows.new_empty(shape) if is_last else memory.tensor(key, shape, rows)
+            if index:
                 torch.matmul(_or(weights[index], layer.weight), values[-1], out=out)
+            else:
+                _first(weights[0], layer.weight, rows, row, out)
             bias = biases[index] if biases[index] is not None else layer.bias
             if bias is not None:
                 out += bias[..., None]
-            for found, part in zip((values, kept), layer.activated(out), strict=True):
-                found.append(part)
-        chain.memory.uses += keep
-        ctx.chain, ctx.rows, ctx.row, ctx.use = chain, rows, row, chain.memory.uses
+            value, slope = layer.activated(out)
+            values.append(value)
+            kept.append(slope)
+        memory.uses += keep
+        ctx.chain, ctx.rows, ctx.row, ctx.use = chain, rows, row, memory.uses
         ctx.values, ctx.kept, ctx.weights = values[:-1], kept[:-1], weights
         return values[-1]
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        chain, memory = ctx.chain, ctx.chain.memory
+        layers, memory = ctx.chain.layers, ctx.chain.memory
         if ctx.use != memory.uses:
             raise RuntimeError("The chain was run again before the gradient was taken.")
-        gradient = gradient.contiguous()
-        n_layers = len(chain.layers)
-        needed = ctx.needs_input_grad[4:]
-        weight_gradients: list[Tensor | None] = [None] * n_layers
-        bias_gradients: list[Tensor | None] = [None] * n_layers
+        gradient, n_layers = gradient.contiguous(), len(layers)
+        flags = ctx.needs_input_grad[4:]
+        needed = list(zip(flags[:n_layers], flags[n_layers:], strict=True))
+        of_weights: list[Tensor | None] = [None] * n_layers
+        of_biases: list[Tensor | None] = [None] * n_layers
         for index in reversed(range(n_layers)):
-            layer = chain.layers[index]
-            if needed[n_layers + index]:
-                bias_gradients[index] = gradient.sum(dim=2)
-            if needed[index]:
-                shape = (len(gradient), *layer.weight.shape)
-                out = memory.tensor(("gradient", index), shape, gradient)
-                if index == 0:
-                    _first_gradient(gradient, ctx.rows, ctx.row, out)
+            of_weight, of_bias = needed[index]
+            if of_bias:
+                of_biases[index] = gradient.sum(dim=2)
+            if of_weight:
+                shape = (len(gradient), *layers[index].weight.shape)
+                out = of_weights[index] = memory.tensor(("gradient", index), shape, gradient)
+                if index:
+                    torch.bmm(gradient, ctx.values[index - 1].mT, out=out)
                 else:
-                    torch.bmm(gradient, ctx.values[index - 1].transpose(1, 2), out=out)
-                weight_gradients[index] = out
-            if not any((*needed[:index], *needed[n_layers : n_layers + index])):
+                    torch.mm(gradient.flatten(0, 1)[:, :-1], ctx.rows, out=out.flatten(0, 1))
+                    out.baddbmm_(gradient[..., -1:], ctx.row[:, None, :])
+            if not any(map(any, needed[:index])):
                 break
             kept = ctx.kept[index - 1]
             out = memory.tensor(("back", index), tuple(kept.shape), gradient)
-            torch.matmul(_or(ctx.weights[index], layer.weight).mT, gradient, out=out)
-            gradient = chain.layers[index - 1].back(out, kept)
-        return None, None, None, None, *weight_gradients, *bias_gradients
+            torch.matmul(_or(ctx.weights[index], layers[index].weight).mT, gradient, out=out)
+            gradient = layers[index - 1].back(out, kept)
+        return None, None, None, None, *of_weights, *of_biases
 
 
 def _or(searched: Tensor | None, given: Tensor) -> Tensor:
@@ -188,8 +258,3 @@ def _first(weight: Tensor | None, given: Tensor, rows: Tensor, row: Tensor, out:
         return
     torch.mm(weight.flatten(0, 1), rows.T, out=out.flatten(0, 1)[:, :-1])
     out[..., -1:] = torch.bmm(weight, row[..., None])
-
-
-def _first_gradient(gradient: Tensor, rows: Tensor, row: Tensor, out: Tensor) -> None:
-    torch.mm(gradient.flatten(0, 1)[:, :-1], rows, out=out.flatten(0, 1))
-    out.baddbmm_(gradient[..., -1:], row[:, None, :])

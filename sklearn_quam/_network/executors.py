@@ -1,7 +1,7 @@
 """Many models at once: the part of a network behind the cut, run with many sets of weights.
 
-Three ways give the same numbers: large matrix products for chains of linear layers, `vmap` for
-whatever it can handle, and a plain loop for the rest. `choose_executor` takes the first that works.
+Three executors give the same numbers: large matrix products for chains of linear layers, `vmap` for
+whatever it can handle, and a loop for the rest. `choose_executor` takes the first that works.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import threading
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from ..exceptions import NetworkError
-from .chain import Chain, Layer
+from .chain import Chain
 from .cut.chained import Chained, NotAChainError
 from .cut.running import copy_sharing
 from .inputs.rows import Rows
@@ -28,15 +29,7 @@ Weights = dict[str, Tensor]
 
 
 class Executor:
-    """Predicts with many models, each on the shared rows and on a query row of its own.
-
-    Parameters
-    ----------
-    module : torch.nn.Module
-        The part of the network behind the cut, in evaluation mode.
-    likelihood : CategoricalLikelihood or GaussianLikelihood
-        What its outputs mean.
-    """
+    """Predicts with many models; a subclass fills in `_run`."""
 
     name = ""
 
@@ -48,106 +41,87 @@ class Executor:
         self._running = threading.Lock()
 
     def predict(self, weights: Weights, shared: Rows, query: Rows) -> Prediction:
-        """Return predictions.
+        """Return predictions (n_models, n_shared + 1) for shared rows, then a query row each."""
 
-        Parameters
-        ----------
-        weights : dict of Tensor of shape (n_models, ...)
-            Searched parameters, by name.
-        shared : tuple of Tensor of shape (n_shared, ...)
-            Values at the cut of rows that every model sees.
-        query : tuple of Tensor of shape (n_models, ...)
-            Values at the cut of one row for each model.
+        def run(own: Weights, row: Rows) -> tuple[Tensor, ...]:
+            pairs = zip(shared, row, strict=True)
+            return self._run_one(own, tuple(torch.cat([a, b[None]]) for a, b in pairs))
 
-        Returns
-        -------
-        Prediction
-            For (n_models, n_shared + 1) rows; the model's query row comes last.
-        """
-        raise NotImplementedError
+        return self.likelihood.kind(*self._run(run, weights, query))
 
     def predict_each(self, weights: Weights, rows: Rows) -> Prediction:
-        """Return predictions of models that have rows of their own.
-
-        Parameters
-        ----------
-        weights : dict of Tensor of shape (n_models, ...)
-            Searched parameters, by name.
-        rows : tuple of Tensor of shape (n_models, n_rows, ...)
-            Values at the cut, of at least two rows for each model.
-
-        Returns
-        -------
-        Prediction
-            For (n_models, n_rows).
-        """
-        raise NotImplementedError
+        """Return predictions (n_models, n_rows) for at least two rows (n_models, n_rows, ...)."""
+        return self.likelihood.kind(*self._run(self._run_one, weights, rows))
 
     def for_thread(self) -> Executor:
         """Return one with its own module: running a module with other weights changes it."""
         return type(self)(copy_sharing(self.module), self.likelihood)
 
-    def bytes_per_model(self, weights: Weights, shared: Rows, query: Rows) -> int:
-        """Return the memory that a forward and a backward pass need for each model's values.
-
-        Parameters
-        ----------
-        weights : dict of Tensor of shape (n_models, ...)
-            Searched parameters of a few models, which require gradients.
-        shared, query : tuple of Tensor
-            Rows as for `predict`.
-
-        Returns
-        -------
-        int
-            Bytes, besides the parameters and their gradients.
-        """
-        sizes: dict[int, int] = {}
-
-        def count(tensor: Tensor) -> Tensor:
-            sizes[tensor.data_ptr()] = tensor.numel() * tensor.element_size()
-            return tensor
-
-        with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-            self.predict(weights, shared, query)
-        # What is kept for the backward pass exists once more while it is made or differentiated.
-        return 2 * sum(sizes.values()) // len(query[0])
-
-    def _predict_one(self, weights: Weights, shared: Rows, query: Rows) -> tuple[Tensor, ...]:
-        rows = [torch.cat([a, b[None]]) for a, b in zip(shared, query, strict=True)]
-        return self._run_one(weights, tuple(rows))
+    def _run(
+        self, run: Callable[[Weights, Rows], Any], weights: Weights, rows: Rows
+    ) -> tuple[Tensor, ...]:
+        """Return what a function of the weights and rows of one model returns for all of them."""
+        raise NotImplementedError
 
     def _run_one(self, weights: Weights, rows: Rows) -> tuple[Tensor, ...]:
         # torch's own tying leaves the module changed where a submodule has two names.
-        everywhere = self._everywhere(weights)
-        with self._running, NetworkErrors():
-            output = functional_call(self.module, everywhere, rows, tie_weights=False)
-        return self.likelihood.prediction(output).parts
-
-    def _everywhere(self, weights: Weights) -> Weights:
-        """Return weights under the names of all places that share them."""
-        return {
+        everywhere = {
             place: weight
             for name, weight in weights.items()
             for place in self._places.get(name, ())
         }
+        with self._running, NetworkErrors():
+            output = functional_call(self.module, everywhere, rows, tie_weights=False)
+        return self.likelihood.prediction(output).parts
 
 
 def _places(module: nn.Module) -> dict[str, list[str]]:
-    """Return for each parameter, by any of its names, the name of every place that holds it."""
+    """Return for each parameter, by any of its names, all names it has."""
+    named = [
+        (f"{path}.{name}" if path else name, p)
+        for path, part in module.named_modules()
+        for name, p in part.named_parameters(recurse=False, remove_duplicate=False)
+    ]
     places: dict[int, list[str]] = {}
-    for path, part in module.named_modules():
-        for name, p in part.named_parameters(recurse=False, remove_duplicate=False):
-            places.setdefault(id(p), []).append(f"{path}.{name}" if path else name)
-    named = module.named_parameters(remove_duplicate=False)
-    return {name: places[id(p)] for name, p in named}
+    for name, p in named:
+        places.setdefault(id(p), []).append(name)
+    return {name: places[id(p)] for name, p in module.named_parameters(remove_duplicate=False)}
+
+
+class LoopExecutor(Executor):
+    """One model after the other: works for every module."""
+
+    name = "loop"
+
+    def _run(
+        self, run: Callable[[Weights, Rows], Any], weights: Weights, rows: Rows
+    ) -> tuple[Tensor, ...]:
+        found = [
+            run({k: weight[i] for k, weight in weights.items()}, tuple(part[i] for part in rows))
+            for i in range(len(rows[0]))
+        ]
+        return tuple(torch.stack(part) for part in zip(*found, strict=True))
+
+
+class VmapExecutor(Executor):
+    """All models by `torch.vmap`: works for modules without data-dependent control flow."""
+
+    name = "vmap"
+
+    def _run(
+        self, run: Callable[[Weights, Rows], Any], weights: Weights, rows: Rows
+    ) -> tuple[Tensor, ...]:
+        # What torch.vmap cannot do with a network is an error of the network, too.
+        with NetworkErrors(), _WithoutFusedAttention(), warnings.catch_warnings():
+            # An operation that runs model by model, as in weight normalisation, is no concern.
+            warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
+            return vmap(run)(weights, rows)
 
 
 class _WithoutFusedAttention:
-    """Attention layers by plain operations: `vmap` cannot differentiate the fused kernels.
+    """Compute attention by plain operations: `vmap` cannot differentiate the fused kernels.
 
-    torch has one switch for the whole process, so that who is inside is counted for the process,
-    too: the last one to leave sets the switch back.
+    torch has one switch for the whole process: the last one to leave sets it back.
     """
 
     _lock = threading.Lock()
@@ -170,56 +144,6 @@ class _WithoutFusedAttention:
                 torch.backends.mha.set_fastpath_enabled(cls._enabled)
 
 
-class LoopExecutor(Executor):
-    """One model after the other: works for every module."""
-
-    name = "loop"
-
-    def predict(self, weights: Weights, shared: Rows, query: Rows) -> Prediction:
-        """Return predictions; see the base class."""
-        return self._loop(lambda w, row: self._predict_one(w, shared, row), weights, query)
-
-    def predict_each(self, weights: Weights, rows: Rows) -> Prediction:
-        """Return predictions; see the base class."""
-        return self._loop(self._run_one, weights, rows)
-
-    def _loop(
-        self, run: Callable[[Weights, Rows], tuple[Tensor, ...]], weights: Weights, rows: Rows
-    ) -> Prediction:
-        parts = [
-            run(
-                {name: weight[index] for name, weight in weights.items()},
-                tuple(part[index] for part in rows),
-            )
-            for index in range(len(rows[0]))
-        ]
-        return self.likelihood.kind(*(torch.stack(part) for part in zip(*parts, strict=True)))
-
-
-class VmapExecutor(Executor):
-    """All models by `torch.vmap`: works for modules without data-dependent control flow."""
-
-    name = "vmap"
-
-    def predict(self, weights: Weights, shared: Rows, query: Rows) -> Prediction:
-        """Return predictions; see the base class."""
-        return self._vmap(lambda w, row: self._predict_one(w, shared, row), weights, query)
-
-    def predict_each(self, weights: Weights, rows: Rows) -> Prediction:
-        """Return predictions; see the base class."""
-        return self._vmap(self._run_one, weights, rows)
-
-    def _vmap(
-        self, run: Callable[[Weights, Rows], tuple[Tensor, ...]], weights: Weights, rows: Rows
-    ) -> Prediction:
-        # What torch.vmap cannot do with a network is an error of the network, too.
-        with NetworkErrors(), _WithoutFusedAttention(), warnings.catch_warnings():
-            # An operation that runs model by model, as in weight normalisation, is no concern.
-            warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
-            parts = vmap(run)(weights, rows)
-        return self.likelihood.kind(*parts)
-
-
 class ChainExecutor(Executor):
     """A chain of linear layers and common activations, as large matrix products."""
 
@@ -227,9 +151,16 @@ class ChainExecutor(Executor):
 
     def __init__(self, module: nn.Module, likelihood: Likelihood) -> None:
         super().__init__(module, likelihood)
+        if not isinstance(module, Chained):
+            raise NotAChainError("Not a chain of linear layers.")
+        names, layers, endings = module.read()
+        last = layers[-1].activation
+        if last is not None:
+            # The chain's own backward pass begins at a linear layer.
+            layers[-1] = replace(layers[-1], activation=None)
+            endings.insert(0, last)
         # The names of the layers' weights and biases, the layers, and what is behind the last one.
-        self.steps = _read_chain(module)
-        self._names, layers, self._endings = self.steps
+        self.steps = names, layers, endings
         self.chain = Chain(layers)
 
     def for_thread(self) -> Executor:
@@ -238,57 +169,27 @@ class ChainExecutor(Executor):
 
     def predict(self, weights: Weights, shared: Rows, query: Rows) -> Prediction:
         """Return predictions; see the base class."""
-        (rows,), (row,) = shared, query
-        values = self.chain(
-            [weights.get(weight) for weight, _ in self._names],
-            [weights.get(bias) for _, bias in self._names],
-            rows,
-            row,
-        )
-        return self.interpret(values)
+        return self.interpret(self.chain(*self._lists(weights), *shared, *query))
 
     def predict_each(self, weights: Weights, rows: Rows) -> Prediction:
         """Return predictions; see the base class."""
-        values = rows[0].mT
-        for (weight, bias), layer in zip(self._names, self.chain.layers, strict=True):
-            values = weights.get(weight, layer.weight) @ values
-            shift = weights.get(bias, layer.bias)
-            if shift is not None:
-                values = values + shift[..., None]
-            if layer.activation is not None:
-                values = layer.activation(values)
-        return self.interpret(values)
+        return self.interpret(self.chain.each(*self._lists(weights), *rows))
 
-    def bytes_per_model(self, weights: Weights, shared: Rows, query: Rows) -> int:  # noqa: ARG002
-        """Return the memory for each model's values; see the base class."""
-        values = self.chain.bytes_per_model(len(shared[0]) + 1)
-        outputs = self.chain.layers[-1].weight.shape[0] * (len(shared[0]) + 1)
-        # The last layer's values are differentiated by autograd, with a copy for every operation.
-        return values + 10 * outputs * shared[0].element_size()
+    def _lists(self, weights: Weights) -> tuple[list[Tensor | None], list[Tensor | None]]:
+        """Return the searched weights and biases of all layers."""
+        names = self.steps[0]
+        return [weights.get(weight) for weight, _ in names], [
+            weights.get(bias) for _, bias in names
+        ]
 
     def interpret(self, values: Tensor) -> Prediction:
         """Return what values (n_models, n_out, n_rows) of the last layer mean."""
-        for ending in self._endings:
+        for ending in self.steps[2]:
             values = ending(values)
         if isinstance(self.likelihood, CategoricalLikelihood):
             # A softmax over the middle axis is far faster than over the last one, transposed.
             return Categorical(self.likelihood.log_proba(values, dim=1).transpose(1, 2))
         return self.likelihood.prediction(values.transpose(1, 2))
-
-
-def _read_chain(
-    module: nn.Module,
-) -> tuple[list[tuple[str, str]], list[Layer], list[Callable[[Tensor], Tensor]]]:
-    """Return the names of the layers' parameters, the layers, and what comes behind the last."""
-    if not isinstance(module, Chained):
-        raise NotAChainError("Not a chain of linear layers.")
-    names, layers, endings = module.read()
-    last = layers[-1].activation
-    if last is not None:
-        # The chain's own backward pass begins at a linear layer.
-        layers[-1] = replace(layers[-1], activation=None)
-        endings.insert(0, last)
-    return names, layers, endings
 
 
 EXECUTORS: dict[str, type[Executor]] = {
@@ -299,31 +200,12 @@ EXECUTORS: dict[str, type[Executor]] = {
 def choose_executor(
     module: nn.Module, likelihood: Likelihood, weights: Weights, rows: Rows
 ) -> Executor:
-    """Return the fastest way to run many models that agrees with a plain loop.
-
-    Parameters
-    ----------
-    module : torch.nn.Module
-        The part of the network behind the cut.
-    likelihood : CategoricalLikelihood or GaussianLikelihood
-        What its outputs mean.
-    weights : dict of Tensor
-        Searched parameters of the given network.
-    rows : tuple of Tensor of shape (n_rows, ...)
-        Values at the cut of some rows.
-
-    Returns
-    -------
-    Executor
-        Its `name` is "matmul", "vmap" or "loop".
-    """
+    """Return the fastest way to run many models that agrees with a loop on some rows."""
     loop = LoopExecutor(module, likelihood)
     pair = _two_models(weights)
     shared, query = tuple(part[:-1] for part in rows), tuple(part[[0, -1]] for part in rows)
     expected = _with_gradients(loop, pair, shared, query)
-    # A matrix of rows is what chains are made for.
-    is_matrix = len(rows) == 1 and rows[0].ndim == 2
-    for kind in (ChainExecutor, VmapExecutor) if is_matrix else (VmapExecutor,):
+    for kind in (ChainExecutor, VmapExecutor):
         try:
             executor = kind(module, likelihood)
             got = _with_gradients(executor, pair, shared, query)

@@ -22,7 +22,7 @@ from .cut.split import SplitModule, split_module
 from .executors import EXECUTORS, Executor, choose_executor
 from .inputs.rows import Inputs, Rows, StoredRows
 from .likelihood import Likelihood
-from .limits import batches
+from .limits import batches, peak_bytes
 from .parameters import FreeParameters, choose_parameters
 from .predictions import Prediction
 from .reference import ReferenceModel, TrainingSet
@@ -37,28 +37,17 @@ class FreeNetwork:
     """A network cut where its free parameters begin.
 
     Stored and sent to workers with its cut, so that no network is cut twice.
-
-    Parameters
-    ----------
-    module : torch.nn.Module
-        The whole network.
-    free : FreeParameters
-        What may change.
-    split : SplitModule
-        The two parts.
-    executor : Executor
-        Runs the second part with many sets of weights.
-    probe : Inputs
-        A few rows to trace the module with.
-    output : str, int or None, default=None
-        Which of several outputs of the whole network counts.
     """
 
+    # The whole network, and what may change
     module: nn.Module
     free: FreeParameters
+    # Its two parts, and what runs the second one with many sets of weights
     split: SplitModule
     executor: Executor
+    # A few samples to trace the module with
     probe: Inputs
+    # Which of several outputs of the whole network counts
     output: str | int | None = None
     # In a file; the cut and its executor are found again.
     _stored: ClassVar[dict[str, Any]] = {
@@ -91,38 +80,16 @@ class FreeNetwork:
         return _cut(module, free, likelihood, probe)
 
     def for_thread(self) -> FreeNetwork:
-        """Return one that may run beside this one: what is recorded is recorded in its own copy."""
+        """Return one that may run beside this one, with its own copy of what notes values."""
         split = replace(self.split, rest=copy.deepcopy(self.split.rest))
         return replace(self, split=split, executor=self.executor.for_thread())
 
     def at_cut(self, inputs: Inputs | StoredRows) -> Rows:
-        """Return the values at the cut, computed in batches.
-
-        Parameters
-        ----------
-        inputs : Inputs or StoredRows
-            Rows as the network takes them.
-
-        Returns
-        -------
-        tuple of Tensor of shape (n_rows, ...)
-            What the frozen part makes of them.
-        """
+        """Return the values at the cut, computed in batches."""
         return self._in_batches(inputs, self.split.at_cut)
 
     def given(self, inputs: Inputs | StoredRows) -> tuple[Inputs, Prediction]:
-        """Return the values at the cut, and what the given network predicts, by one pass.
-
-        Parameters
-        ----------
-        inputs : Inputs or StoredRows
-            Rows as the network takes them.
-
-        Returns
-        -------
-        tuple of Inputs and Prediction
-            What the part behind the cut takes, and what it makes of it with the given weights.
-        """
+        """Return the values at the cut, and what the given network predicts, by one pass."""
         likelihood = self.executor.likelihood
         predictions: list[Any] = []
 
@@ -156,20 +123,7 @@ class FreeNetwork:
         return replace(training, rows=self.at_cut(training.inputs), inputs=None)
 
     def predict(self, values: Free, rows: Rows) -> Prediction:
-        """Return what each of many models predicts for each of some rows.
-
-        Parameters
-        ----------
-        values : dict of Tensor of shape (n_models, ...)
-            Free parameters.
-        rows : tuple of Tensor of shape (n_rows, ...)
-            Values at the cut.
-
-        Returns
-        -------
-        Prediction
-            For (n_models, n_rows).
-        """
+        """Return predictions (n_models, n_rows) of many models for the same rows."""
         n_rows = len(rows[0])
         n_models = len(next(iter(values.values())))
         # The last row is everybody's query. A single row is run twice: modules that squeeze their
@@ -179,34 +133,20 @@ class FreeNetwork:
         return self.executor.predict(self.free.weights(values), shared, query)[:, -n_rows:]
 
     def losses(self, values: Free, training: TrainingSet, index: Tensor | slice) -> Tensor:
-        """Return what training rows cost each model, times their sample weights.
-
-        Parameters
-        ----------
-        values : dict of Tensor of shape (n_models, ...)
-            Free parameters.
-        training : TrainingSet
-            The training data at the cut.
-        index : Tensor or slice
-            Which of its rows.
-
-        Returns
-        -------
-        Tensor of shape (n_models, n_rows)
-            Negative log-likelihoods.
-        """
+        """Return weighted losses (n_models, n_rows) of training samples."""
         prediction: Any = self.predict(values, training.rows_at(index))
         likelihood = self.executor.likelihood
         losses = likelihood.negative_log_likelihood(prediction, training.target[index])
         return training.weighted(losses, index)
 
     def bytes_per_row(self) -> int:
-        """Return the memory that one model needs for one row, measured on a few."""
+        """Return the memory for one row of one model, forward and backward, measured on a few."""
         rows = self.at_cut(self.probe)
         values = {name: value[None].requires_grad_() for name, value in self.free.start.items()}
-        query = tuple(part[:1] for part in rows)
-        needed = self.executor.bytes_per_model(self.free.weights(values), rows, query)
-        return max(1, needed // (len(rows[0]) + 1))
+        weights, query = self.free.weights(values), tuple(part[:1] for part in rows)
+        forward = peak_bytes(lambda: self.executor.predict(weights, rows, query))
+        # What is kept for the backward pass exists once more while it is differentiated.
+        return max(1, 2 * forward // (len(rows[0]) + 1))
 
 
 def free_network(
@@ -216,26 +156,7 @@ def free_network(
     seed: int,
     remembered: RememberedRows | None = None,
 ) -> FreeNetwork:
-    """Return the given network as a function of some of its parameters.
-
-    Parameters
-    ----------
-    reference : ReferenceModel
-        The given network.
-    parameters : object
-        What the user says may change.
-    inputs : Inputs or StoredRows
-        Rows to try it on.
-    seed : int
-        Seeds the factors of low-rank updates.
-    remembered : RememberedRows, default=None
-        Where to keep values at the cut.
-
-    Returns
-    -------
-    FreeNetwork
-        The cut network.
-    """
+    """Return the given network as a function of the parameters that a user names."""
     module, probe = reference.module, probe_rows(inputs)
     likelihood = reference.likelihood
     if is_compiled(module):
@@ -313,24 +234,7 @@ def probe_rows(inputs: Inputs | StoredRows) -> Inputs:
 def draw_batches(
     n_rows: int, batch_size: int, n_batches: int, generator: torch.Generator
 ) -> Tensor:
-    """Return mini-batches: one shuffled pass over the data after another.
-
-    Parameters
-    ----------
-    n_rows : int
-        Rows of the training data.
-    batch_size : int
-        Rows of a mini-batch; never more than there are.
-    n_batches : int
-        How many.
-    generator : torch.Generator
-        Shuffles.
-
-    Returns
-    -------
-    Tensor of shape (n_batches, batch_size)
-        Row numbers.
-    """
+    """Return numbers (n_batches, batch_size): one shuffled pass over the data after another."""
     size = min(batch_size, n_rows)
     passes = -(-n_batches // (n_rows // size))
     shuffled = [torch.randperm(n_rows, generator=generator) for _ in range(passes)]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 import sys
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from .._messages import shown
 
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-_BINARY_UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _DEFAULT_SHARE = 0.25
-# Where the system does not tell what is free.
-_FALLBACK = 10**9
+# Bytes that count as free where the system does not tell.
+_UNKNOWN_MEMORY = 4 * 10**9
 # Results of one pass that are larger than this leave the caches of a CPU.
 _MAX_BYTES_ON_CPU = 2**26
 # What a pass over training rows may take, and its share of a limit: other things are held besides.
@@ -36,23 +36,13 @@ _MAX_ELEMENTS = 2**20
 
 @dataclass(frozen=True)
 class Limits:
-    """What may be used at once.
+    """What may be used at once."""
 
-    Parameters
-    ----------
-    memory : int
-        Bytes, which all workers share.
-    device : torch.device
-        Whose memory is meant.
-    n_workers : int, default=1
-        Workers that run at the same time.
-    at_once : int, default=sys.maxsize
-        Models that may run together, where more of them have run out of memory before.
-    """
-
+    # Bytes of the device, which all workers share
     memory: int
     device: torch.device
     n_workers: int = 1
+    # Models that may run together, where more of them have run out of memory before
     at_once: int = sys.maxsize
 
     @property
@@ -69,25 +59,11 @@ class Limits:
 
 
 def memory_in_bytes(limit: int | float | str | None, device: torch.device) -> int:
-    """Return a memory limit in bytes.
-
-    Parameters
-    ----------
-    limit : int, float, str or None
-        Bytes, or a text such as "1GB" or "512MiB"; None takes a quarter of what is free.
-    device : torch.device
-        Whose memory is meant.
-
-    Returns
-    -------
-    int
-        Bytes.
-    """
+    """Return a limit such as "1GB" or "512MiB" in bytes; None is a quarter of what is free."""
     if limit is None:
         return int(_DEFAULT_SHARE * _free_bytes(device))
-    if not isinstance(limit, str):
-        value = float(limit)
-    else:
+    number, exponent, base = limit, 0, 1000
+    if isinstance(limit, str):
         match = re.fullmatch(r"\s*(\d+\.?\d*|\.\d+)\s*(?:([KMGT])(i?))?B?\s*", limit, re.IGNORECASE)
         if match is None:
             raise ValueError(
@@ -95,8 +71,8 @@ def memory_in_bytes(limit: int | float | str | None, device: torch.device) -> in
                 "'1GB'."
             )
         number, unit, binary = match.groups()
-        units = _BINARY_UNITS if binary else _UNITS
-        value = float(number) * units[(unit or "").upper()]
+        exponent, base = "KMGT".find((unit or " ").upper()) + 1, 1024 if binary else 1000
+    value = float(number) * base**exponent
     if not 1 <= value < math.inf:
         raise ValueError(
             f"memory_limit={shown(limit)} must be positive and finite, at least one byte."
@@ -115,43 +91,34 @@ def in_units(n_bytes: int) -> str:
 def _free_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    found = [_available(Path("/proc")), *_left_to_groups(Path("/proc"), Path("/sys/fs/cgroup"))]
-    return max(1, min((free for free in found if free is not None), default=4 * _FALLBACK))
-
-
-def _available(proc: Path) -> int | None:
-    """Return what the system can hand out: pages of files that it may forget count as free."""
-    told = _numbers(proc / "meminfo").get("MemAvailable:")
-    if told is not None:
-        return 1024 * told
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return None
+    # Pages of files that the system may forget count as available.
+    available = _numbers(Path("/proc/meminfo")).get("MemAvailable:")
+    found = [] if available is None else [1024 * available]
+    found += _left_to_groups(Path("/proc"), Path("/sys/fs/cgroup"))
+    return max(1, min(found, default=_UNKNOWN_MEMORY))
 
 
 def _left_to_groups(proc: Path, groups: Path) -> Iterator[int]:
-    """Yield what is left to each of the control groups that this process is in, as in a container.
+    """Yield what is left to each control group of this process: the limit of each binds all below.
 
-    A limit binds everybody below: of the second version ("0::/path") and of the first
-    ("4:memory:/path"). Inside of a container the path may be one of the host; its own is the root.
+    Inside of a container the path may be one of the host; its own group is the root.
     """
+    versions = (
+        (groups, "memory.max", "memory.current", "inactive_file"),
+        (
+            groups / "memory",
+            "memory.limit_in_bytes",
+            "memory.usage_in_bytes",
+            "total_inactive_file",
+        ),
+    )
     for line in _lines(proc / "self" / "cgroup"):
-        _, kinds, path = line.split(":", 2)
-        if not kinds:
-            root, limit, used, cached = groups, "memory.max", "memory.current", "inactive_file"
-        elif "memory" in kinds.split(","):
-            root, limit, used = groups / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
-            cached = "total_inactive_file"
-        else:
-            continue
-        own = root / path.strip().strip("/")
-        for group in (own, *own.parents):
-            allowed, taken = _number(group / limit), _number(group / used)
-            if allowed is not None and taken is not None:
-                yield allowed - taken + _numbers(group / "memory.stat").get(cached, 0)
-            if group == root:
-                break
+        parts = Path(line.split(":", 2)[2].strip().strip("/"))
+        for root, limit, used, cached in versions:
+            for group in (root / parts, *(root / part for part in parts.parents)):
+                allowed, taken = _number(group / limit), _number(group / used)
+                if allowed is not None and taken is not None:
+                    yield allowed - taken + _numbers(group / "memory.stat").get(cached, 0)
 
 
 def _lines(path: Path) -> list[str]:
@@ -174,20 +141,7 @@ def _number(path: Path) -> int | None:
 
 
 def slices(n_rows: int, size: int) -> Iterator[slice]:
-    """Yield consecutive parts of some rows, or of anything that is numbered.
-
-    Parameters
-    ----------
-    n_rows : int
-        How many there are.
-    size : int
-        How many a part has at most.
-
-    Yields
-    ------
-    slice
-        The next part.
-    """
+    """Yield slices of at most some size that cover all rows."""
     for start in range(0, n_rows, size):
         yield slice(start, start + size)
 
@@ -223,6 +177,59 @@ def rows_at_once(inputs: Any) -> int:
 def batches(inputs: Any) -> Iterator[slice]:
     """Yield slices of rows that fit one forward pass."""
     yield from slices(len(inputs), rows_at_once(inputs))
+
+
+class _Counter(TorchDispatchMode):
+    """Counts the memory of tensors that are made while it is active, until they are gone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.largest = 0
+        self._held = 0
+        self._known: dict[int, weakref.ref] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Nothing is compiled here, and to import the compiler takes seconds.
+        return False
+
+    def __torch_dispatch__(
+        self, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        # What was there before is not counted, nor is a view of it.
+        self._meet(args, is_new=False)
+        found = function(*args, **(kwargs or {}))
+        self._meet(found, is_new=True)
+        return found
+
+    def _meet(self, value: Any, is_new: bool) -> None:
+        if isinstance(value, Tensor):
+            if value.layout is torch.strided:
+                self._note(value.untyped_storage(), is_new)
+        elif isinstance(value, (tuple, list)):
+            for part in value:
+                self._meet(part, is_new)
+
+    def _note(self, storage: torch.UntypedStorage, is_new: bool) -> None:
+        key = storage._cdata
+        if key in self._known:
+            return
+        size = storage.nbytes() if is_new else 0
+        self._held += size
+        self.largest = max(self.largest, self._held)
+
+        def forget(_: object) -> None:
+            del self._known[key]
+            self._held -= size
+
+        self._known[key] = weakref.ref(storage, forget)
+
+
+def peak_bytes(run: Callable[[], object]) -> int:
+    """Return the most memory that tensors made by a function take at the same time."""
+    with _Counter() as counter:
+        run()
+    return counter.largest
 
 
 def accumulation_dtype(device: torch.device) -> torch.dtype:

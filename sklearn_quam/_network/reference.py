@@ -36,8 +36,7 @@ from .likelihood import (
     Output,
     infer_link,
 )
-from .limits import batches
-from .memory import peak_bytes
+from .limits import batches, peak_bytes
 from .outputs import InvalidOutputError, NetworkErrors, picked, returned
 from .predictions import Prediction, from_arrays, to_arrays
 

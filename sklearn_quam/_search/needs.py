@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .._network.inputs.rows import StoredRows
-from .._network.limits import Limits, in_units
-from .._network.memory import peak_bytes
+from .._network.limits import Limits, in_units, peak_bytes
 from .._network.outputs import is_out_of_memory
 from ..exceptions import NetworkError
 

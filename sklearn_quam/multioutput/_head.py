@@ -17,7 +17,7 @@ from .._network.inputs.items import StoredDataset
 from .._network.inputs.layouts import from_tensor
 from .._network.inputs.rows import Inputs, Source, StoredRows
 from .._network.inputs.sources import StoredArrays, open_source
-from .._network.memory import peak_bytes
+from .._network.limits import peak_bytes
 from .._network.outputs import InvalidOutputError, NetworkErrors, first, picked
 from .._network.reference import cannot_process, first_run, in_order
 

@@ -13,8 +13,7 @@ from torch import nn
 
 from sklearn_quam import PenaltySearch, QUAMClassifier, QUAMRegressor
 from sklearn_quam._curvature.influence import Influence
-from sklearn_quam._network.limits import Limits, in_units, rows_within, short_passes
-from sklearn_quam._network.memory import peak_bytes
+from sklearn_quam._network.limits import Limits, in_units, peak_bytes, rows_within, short_passes
 from sklearn_quam._search.needs import Needs
 
 CPU = torch.device("cpu")

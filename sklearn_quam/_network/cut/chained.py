@@ -19,9 +19,8 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from ...exceptions import NetworkError
-from ..activations import Activation, read_activation
 from ..adapters import TargetUnits
-from ..chain import Layer
+from ..chain import Activation, Layer, read_activation
 from ..inputs.rows import Inputs
 from ..outputs import NetworkErrors
 from .running import Pick, UpToCut, copy_sharing, place, same, with_other_weights
