@@ -24,7 +24,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler
 
 from sklearn_quam._network.inputs.rows import Inputs
-from sklearn_quam._posterior.known import FACTOR_OF_ROW, FACTOR_OF_VALUE, input_range
+from sklearn_quam._posterior.training_range import FACTOR_OF_ROW, FACTOR_OF_VALUE, input_range
 
 from . import small_tables
 from .paper.runs import options, report, run

@@ -8,6 +8,7 @@ import numpy as np
 
 from ._documented import CLASSIFIER, REGRESSOR, documented
 from ._network.limits import computing
+from ._posterior.training_range import warn_beyond_range
 from ._search.natural.arguments import LinearSearch, NaturalSearch
 from ._search.penalty.arguments import PenaltySearch
 from ._search.targets import Targets, class_targets, direction_targets
@@ -16,7 +17,6 @@ from .base._adversarial import AdversarialSearch
 from .base._bounds import ProbabilityBounds
 from .base._classifier import BaseUncertaintyClassifier
 from .base._regressor import BaseUncertaintyRegressor
-from .base.checks.warned import warn_about_lost_rows
 
 
 @documented(CLASSIFIER)
@@ -151,10 +151,10 @@ class QUAMClassifier(ProbabilityBounds, BaseUncertaintyClassifier):
 
     @computing()
     def _predictive(self, X: Any) -> np.ndarray:
-        prediction, lost = self._fitted.predict(self._check_inputs(X))
-        warn_about_lost_rows(lost)
+        prediction, beyond = self._fitted.predict(self._check_inputs(X))
+        warn_beyond_range(beyond)
         # Rows beyond the range of the training data may have any label.
-        return np.where(lost[:, None], 1 / len(self.classes_), prediction.to_array())
+        return np.where(beyond[:, None], 1 / len(self.classes_), prediction.to_array())
 
 
 @documented(REGRESSOR, QUAMClassifier)

@@ -11,7 +11,7 @@ from torch import nn
 import sklearn_quam
 from sklearn_quam import QUAMClassifier, QUAMRegressor, ReferenceClassifier, ReferenceRegressor
 from sklearn_quam._network.inputs.rows import Inputs
-from sklearn_quam._posterior.known import input_range
+from sklearn_quam._posterior.training_range import input_range
 from sklearn_quam.exceptions import BeyondRangeWarning, PoorFitWarning
 
 from .networks import LABELS, TARGET, X_NEW, Apply, X, dense, train

@@ -50,17 +50,8 @@ INSIDE = {
     "_search/natural": ["paths", "walk", "chain", "gaussian", "head", "general", "refine"]
     + ["linear", "engine", "arguments"],
     "_search/penalty": ["adam", "loop", "watchers", "samplers", "engine", "arguments"],
-    "_posterior": [
-        "measures",
-        "tables",
-        "results",
-        "estimate",
-        "accumulate",
-        "known",
-        "lost",
-        "fitted",
-    ]
-    + ["workers", "checkpoint", "progress", "answering"],
+    "_posterior": ["measures", "tables", "results", "estimate", "accumulate", "training_range"]
+    + ["fitted", "workers", "checkpoint", "progress", "answering"],
 }
 MAX_LINES = 450
 MAX_FILES = 12

@@ -1,9 +1,10 @@
-"""All rows answered, chunk by chunk: here, by workers, or by a run that was ended before."""
+"""Results of all samples, chunk by chunk: computed here, by workers, or by an earlier run."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from ..exceptions import NetworkError
@@ -23,56 +24,44 @@ def answer(
     errors: str = "warn",
     checkpoint: str | os.PathLike | None = None,
 ) -> RowResults:
-    """Return what a method says about rows.
-
-    Parameters
-    ----------
-    fitted : FittedMethod
-        The method.
-    inputs : StoredRows
-        The rows.
-    question : Question
-        What is asked.
-    progress : Progress
-        Is told what is done.
-    errors : {"warn", "raise"}, default="warn"
-        What happens where the network cannot process a row.
-    checkpoint : str or path, default=None
-        Folder for what is done.
-
-    Returns
-    -------
-    RowResults
-        Of all rows.
-    """
-    done: dict[int, RowResults] = {}
-    if checkpoint is None:
-        folder, chunks = None, fitted.chunks(inputs, question.limits)
-    else:
+    """Return the results of samples, kept in a folder if there is a checkpoint."""
+    folder = None
+    if checkpoint is not None:
         folder = open_checkpoint(checkpoint, fitted, inputs, question)
-        chunks = folder.chunks
+    chunks = fitted.chunks(inputs, question.limits) if folder is None else folder.chunks
+    done: dict[int, RowResults] = {}
     while len(done) < len(chunks):
-        todo = {}
-        for number in range(len(chunks)):
-            stored = folder.find(number) if folder and number not in done else None
-            if stored is not None:
-                done[number] = stored
-                progress.had_before(_length(chunks[number], inputs))
-            elif number not in done:
-                todo[number] = chunks[number]
-        if folder and done:
-            todo = {number: chunks[number] for number in in_any_order(list(todo))}
+        todo = [number for number in range(len(chunks)) if number not in done]
+        if folder is not None:
+            # Other processes may have worked on the same folder meanwhile.
+            for number in list(todo):
+                if (stored := folder.find(number)) is not None:
+                    done[number] = stored
+                    todo.remove(number)
+                    progress.had_before(_length(chunks[number], inputs))
+            if done:
+                todo = in_any_order(todo)
+        some = {number: chunks[number] for number in todo}
         try:
-            for number, results in _results_of(fitted, inputs, question, todo, folder):
+            for number, results in _computed(fitted, inputs, question, some, folder):
                 if errors == "raise":
                     _refuse_failed(results, chunks[number].start)
                 done[number] = results
-                if folder:
+                if folder is not None:
                     folder.keep(number, results)
                 progress.advance(_length(chunks[number], inputs))
         except WorkersLostError as error:
             n_done = sum(_length(chunks[number], inputs) for number in done)
-            raise _lost(error, n_done, len(inputs), checkpoint) from error
+            kept = (
+                "They are not kept: pass checkpoint='a folder' to keep what is done."
+                if checkpoint is None
+                else f"They are kept in {os.fspath(checkpoint)!r}: the same call goes on there."
+            )
+            raise RuntimeError(
+                "Worker processes were killed again and again, maybe because memory ran out. "
+                f"{n_done} of {len(inputs)} rows are done. {kept} Fewer workers (n_jobs) or a "
+                f"smaller memory_limit may help. The last worker said: {error}"
+            ) from error
     results = join([done[number] for number in range(len(chunks))])
     if results.diagnostics._failed.all():
         # Once more, for the error itself.
@@ -81,51 +70,31 @@ def answer(
     return results
 
 
-def _results_of(
+def _computed(
     fitted: FittedMethod,
     inputs: Any,
     question: Question,
     chunks: dict[int, slice],
     folder: Checkpoint | None,
 ) -> Iterator[tuple[int, RowResults]]:
-    """Yield the numbers of chunks and their results as they get done."""
+    """Yield the numbers and results of chunks that no other process has finished meanwhile."""
+    has = None if folder is None else folder.has
     if question.limits.n_workers > 1 and len(chunks) > 1:
-        elsewhere = folder.has if folder else None
-        yield from results_of_workers(fitted, inputs, question, chunks, elsewhere)
+        yield from results_of_workers(fitted, inputs, question, chunks, has)
         return
-    begun = []
-
-    def rows() -> Iterator[Any]:
-        for number, chunk in chunks.items():
-            if not (folder and folder.has(number)):
-                begun.append(number)
-                yield inputs[chunk]
-
-    for results in fitted.results_of_chunks(rows(), question):
-        yield begun[-1], results
+    for number, rows in chunks.items():
+        if has is None or not has(number):
+            results, limits = fitted.results_of_chunk(inputs[rows], question)
+            question = replace(question, limits=limits)
+            yield number, results
 
 
 def _length(rows: slice, inputs: Any) -> int:
     return min(rows.stop, len(inputs)) - rows.start
 
 
-def _lost(
-    error: WorkersLostError, n_done: int, n_rows: int, checkpoint: str | os.PathLike | None
-) -> RuntimeError:
-    kept = (
-        "They are not kept: pass checkpoint='a folder' to keep what is done."
-        if checkpoint is None
-        else f"They are kept in {os.fspath(checkpoint)!r}: the same call goes on from there."
-    )
-    return RuntimeError(
-        f"Worker processes were killed again and again, maybe because memory ran out. {n_done} of "
-        f"{n_rows} rows are done. {kept} Fewer workers (n_jobs) or a smaller memory_limit may help."
-        f" The last worker said: {error}"
-    )
-
-
 def _refuse_failed(results: RowResults, start: int) -> None:
-    """Raise an error where the network has raised one for a row."""
+    """Raise an error where the network has raised one for a sample."""
     for row, error in enumerate(results.diagnostics.error, start):
         if error is not None:
             raise NetworkError(f"The network cannot process row {row} of X: {error}")

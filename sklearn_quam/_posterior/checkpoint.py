@@ -1,8 +1,8 @@
-"""Finished chunks of rows in a folder, so that a run that was ended goes on where it was.
+"""Finished chunks of samples in a folder, so that a run that was ended goes on where it was.
 
-The folder holds a file of arrays for each chunk that is done, which says itself which run and which
-rows it is of. Files appear whole or not at all. Several processes may work on one folder: each
-looks which chunks are there before it begins the next.
+The folder holds a file of arrays for each finished chunk, with the run and the samples it is of.
+Files appear whole or not at all. Several processes may work on one folder: each looks which chunks
+are there before it begins the next.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from .fitted import FittedMethod, Question
 from .results import RowResults
 
 _FORMAT = 2
-# Rows of a chunk, whatever the method, the machine and its memory: no more are lost, and how rows
-# are worked on together, which shows in the last digits, does not depend on the folder.
+# Samples of a chunk, whatever the method, the machine and its memory: no more are lost, and how
+# samples are grouped, which shows in the last digits, does not depend on the folder.
 ROWS_PER_CHUNK = 32
 # What is compared, and what it is called when it differs.
-_ASKED = {
+_COMPARED = {
     "model": "another fitted estimator",
     "rows": "other rows of X",
     "n_rows": "other rows of X",
@@ -44,34 +44,25 @@ _ASKED = {
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A folder of finished chunks.
-
-    Parameters
-    ----------
-    folder : Path
-        The folder.
-    asked : dict
-        What identifies the run.
-    chunks : list of slice
-        The rows of each chunk.
-    diagnostics : type
-        The kind of diagnostics that results have.
-    """
+    """A folder of finished chunks."""
 
     folder: Path
-    asked: dict[str, Any]
+    # What identifies the run
+    run: dict[str, Any]
+    # The samples of each chunk
     chunks: list[slice]
+    # The kind of diagnostics that results have
     diagnostics: type
 
     def has(self, number: int) -> bool:
-        """Tell whether a chunk is done."""
+        """Return whether a chunk is done."""
         return self._file(number).exists()
 
     def keep(self, number: int, results: RowResults) -> None:
         """Store a chunk that is done."""
         rows = self.chunks[number]
         tree, arrays = write_as(RowResults, results)
-        header = {"run": self.asked, "rows": [rows.start, rows.stop], "results": tree}
+        header = {"run": self.run, "rows": [rows.start, rows.stop], "results": tree}
         try:
             write_file(self._file(number), header, arrays, self._beside(number))
         except (FileNotFoundError, PermissionError):
@@ -91,15 +82,13 @@ class Checkpoint:
             # A disk may have lost what was written last: it is computed again.
             self._file(number).unlink(missing_ok=True)
             return None
-        # Who was killed may have left a file behind. Each chunk has one place to write at, whoever
-        # writes: once the chunk is done, what lies there is of no use to anybody, not even to a
-        # process that is about to move it, which finds the chunk. Before, it is written over.
+        # A killed process may have left a file behind, which nobody needs any more.
         with contextlib.suppress(PermissionError):
             self._beside(number).unlink(missing_ok=True)
         return results
 
     def refuse_other_runs(self) -> None:
-        """Raise an error where the folder holds chunks of something else, or a folder in place."""
+        """Raise an error where the folder holds chunks of another run."""
         for path in sorted(self.folder.glob("chunk-*")):
             if path.is_dir():
                 raise UnreadableFileError(f"{path} is a folder, where a file should be. Remove it.")
@@ -111,7 +100,7 @@ class Checkpoint:
         found = header.get("run") if isinstance(header, dict) else None
         if not isinstance(found, dict):
             raise UnreadableFileError("It is no chunk of a run")
-        other = {words: None for key, words in _ASKED.items() if found.get(key) != self.asked[key]}
+        other = {words: None for key, words in _COMPARED.items() if found.get(key) != self.run[key]}
         if other:
             raise ValueError(
                 f"The folder {os.fspath(self.folder)!r} holds a run of {' and '.join(other)}. "
@@ -123,14 +112,14 @@ class Checkpoint:
         rows = self.chunks[number]
         results: RowResults = read_as(RowResults, header.get("results"), arrays)
         uncertainty, diagnostics = results.uncertainty, results.diagnostics
-        columns = [results.prediction, results.variance, *uncertainty]
-        told = list(diagnostics._columns().values())
+        numbers = [results.prediction, results.variance, *uncertainty]
+        vectors = [*uncertainty, *diagnostics._columns().values()]
         fine = (
             header.get("rows") == [rows.start, rows.stop]
             and type(diagnostics) is self.diagnostics
-            and all(len(column) == rows.stop - rows.start for column in (*columns, *told))
-            and all(column.dtype.kind == "f" and np.isfinite(column).all() for column in columns)
-            and all(column.ndim == 1 for column in (*uncertainty, *told))
+            and all(len(column) == rows.stop - rows.start for column in (*numbers, *vectors))
+            and all(column.dtype.kind == "f" and np.isfinite(column).all() for column in numbers)
+            and all(column.ndim == 1 for column in vectors)
             and bool((uncertainty.epistemic >= 0).all())
         )
         if not fine:
@@ -147,31 +136,16 @@ class Checkpoint:
 def open_checkpoint(
     folder: str | os.PathLike, fitted: FittedMethod, inputs: Any, question: Question
 ) -> Checkpoint:
-    """Return the folder that the chunks of a run are kept in.
-
-    Parameters
-    ----------
-    folder : str or path
-        The folder; it is made if there is none.
-    fitted : FittedMethod
-        Who is asked.
-    inputs : StoredRows
-        About which rows.
-    question : Question
-        What.
-
-    Returns
-    -------
-    Checkpoint
-        The folder.
-    """
+    """Return the folder of a run; it is made if there is none, and refused if it is of another."""
     if not isinstance(folder, (str, os.PathLike)) or not os.fspath(folder):
         raise ValueError(f"checkpoint={folder!r} is no folder: pass its name.")
-    asked = {
+    # Ensembles have samples for each of their networks.
+    own = [inputs.reference, *inputs.members] if hasattr(inputs, "members") else [inputs]
+    run = {
         "format": _FORMAT,
         "made_by": f"sklearn_quam {package_version()}, torch {torch.__version__}",
         "model": fitted.identity,
-        "rows": _digest_of_rows(inputs),
+        "rows": "".join(map(digest_of_rows, own)),
         "n_rows": len(inputs),
         "rows_per_chunk": ROWS_PER_CHUNK,
         "setting": question.setting,
@@ -181,22 +155,21 @@ def open_checkpoint(
         slice(rows.start, min(rows.stop, len(inputs)))
         for rows in slices(len(inputs), ROWS_PER_CHUNK)
     ]
-    opened = Checkpoint(Path(folder), asked, chunks, fitted.diagnostics)
+    opened = Checkpoint(Path(folder), run, chunks, fitted.diagnostics)
     opened.folder.mkdir(parents=True, exist_ok=True)
     opened.refuse_other_runs()
     return opened
 
 
-def _digest_of_rows(inputs: Any) -> str:
-    """Return what is the same for the same rows only, read some at a time."""
-    digest = hashlib.sha256()
-    # Ensembles have rows for each of their networks.
-    for own in (inputs.reference, *inputs.members) if hasattr(inputs, "members") else (inputs,):
-        for rows in batches(own):
-            for part in own[rows].parts:
-                digest.update(f"{part.dtype}{tuple(part.shape[1:])}".encode())
-                digest.update(part.cpu().numpy().tobytes())
-    return digest.hexdigest()
+def digest_of_rows(inputs: Any) -> str:
+    """Return a digest of samples, read some at a time, however many these are."""
+    digests: list[Any] = []
+    for rows in batches(inputs):
+        parts = inputs[rows].parts
+        digests = digests or [hashlib.sha256(f"{p.dtype}{p.shape[1:]}".encode()) for p in parts]
+        for digest, part in zip(digests, parts, strict=True):
+            digest.update(part.cpu().numpy().tobytes())
+    return "".join(digest.hexdigest() for digest in digests)
 
 
 def in_any_order(numbers: list[int]) -> list[int]:

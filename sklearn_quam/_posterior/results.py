@@ -3,32 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
 from .._documented import documented
 from .tables import INFINITE, RowTable
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 # What can be asked of an `Uncertainty`.
 COMPONENTS = ("aleatoric", "epistemic", "total", "doubt")
-
-
-class Answers(tuple):
-    """Predictions and how uncertain they are, a plain pair but for the words of an error."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "ndim":
-            raise AttributeError(
-                "predict with return_uncertainty=True or return_std=True returns a pair, but what "
-                "is wrapped around it takes a single array. Wrap it the other way round: "
-                "QUAMRegressor(TransformedTargetRegressor(...)), say."
-            )
-        raise AttributeError(f"A pair of answers has no attribute {name!r}.")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -78,10 +62,6 @@ class Uncertainty(RowTable):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         """Return an array of shape (n_samples, 3)."""
         return np.column_stack(list(self)).astype(dtype or float)
-
-    def _columns(self) -> dict[str, np.ndarray]:
-        columns = {name: getattr(self, name) for name in COMPONENTS}
-        return {name: column for name, column in columns.items() if column is not None}
 
     def _part(self, component: str) -> np.ndarray:
         """Return one of the columns."""
@@ -141,26 +121,6 @@ class Uncertainty(RowTable):
             raise ValueError(f"quantile={quantile} is not between 0 and 1.")
         return Uncertainty(*(_per_row(part, how, quantile) for part in self))
 
-    def to_frame(self, index: Any = None) -> pd.DataFrame:
-        """Return the arrays as columns of a DataFrame.
-
-        Parameters
-        ----------
-        index : array-like of shape (n_samples,), default=None
-            Row labels; None takes those of the X that was asked about, if it is a frame.
-
-        Returns
-        -------
-        pandas.DataFrame
-            One column for each array.
-        """
-        if np.ndim(self.epistemic) > 1:
-            raise ValueError(
-                f"Rows have several numbers, {np.shape(self.epistemic)[1:]}: make a frame of "
-                "u.per_row('mean'), or of one label, Uncertainty(*(part[:, 0] for part in u))."
-            )
-        return super().to_frame(index)
-
     def _printed(self) -> list[list[str]]:
         return super()._printed() if np.ndim(self.epistemic) < 2 else self.per_row()._printed()
 
@@ -201,30 +161,22 @@ class RowDiagnostics(RowTable):
     effective_sample_size: np.ndarray
     n_diverged: np.ndarray
     error: np.ndarray
-    # What is said about rows beyond the range of the training data.
-    _lost: ClassVar[dict[str, Any]] = {
+    # Of samples beyond the range of the training data.
+    _if_beyond: ClassVar[dict[str, Any]] = {
         "effective_sample_size": 1.0,
         "n_diverged": 1,
         "error": None,
     }
 
+    @classmethod
+    def _beyond_range(cls, n_rows: int) -> Self:
+        """Return the diagnostics of samples beyond the range of the training data."""
+        return cls(**{name: np.full(n_rows, value) for name, value in cls._if_beyond.items()})
+
     @property
     def _failed(self) -> np.ndarray:
-        """Rows for which the network has raised an error."""
+        """Samples for which the network has raised an error."""
         return np.array([error is not None for error in self.error], dtype=bool)
-
-    def _columns(self) -> dict[str, np.ndarray]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
-    @classmethod
-    def _join(cls, parts: list[Self]) -> Self:
-        columns = zip(*(part._columns().values() for part in parts), strict=True)
-        return cls(*map(np.concatenate, columns))
-
-    @classmethod
-    def _of_lost_rows(cls, n_rows: int) -> Self:
-        """Return what is said about rows beyond the range of the training data."""
-        return cls(**{name: np.full(n_rows, value) for name, value in cls._lost.items()})
 
 
 @documented(also=(RowDiagnostics,))
@@ -250,7 +202,7 @@ class Diagnostics(RowDiagnostics):
     """
 
     standard_error: np.ndarray
-    _lost: ClassVar[dict[str, Any]] = {**RowDiagnostics._lost, "standard_error": INFINITE}
+    _if_beyond: ClassVar[dict[str, Any]] = {**RowDiagnostics._if_beyond, "standard_error": INFINITE}
 
 
 @documented(also=(RowDiagnostics,))
@@ -287,8 +239,8 @@ class SearchDiagnostics(RowDiagnostics):
     rival_cost: np.ndarray
     feasible: np.ndarray
     n_steps: np.ndarray
-    _lost: ClassVar[dict[str, Any]] = {
-        **RowDiagnostics._lost,
+    _if_beyond: ClassVar[dict[str, Any]] = {
+        **RowDiagnostics._if_beyond,
         "rival": None,
         # Any other answer is as good as this one.
         "rival_cost": 0.0,
@@ -321,7 +273,7 @@ class ChainDiagnostics(Diagnostics):
     """
 
     r_hat: np.ndarray
-    _lost: ClassVar[dict[str, Any]] = {**Diagnostics._lost, "r_hat": INFINITE}
+    _if_beyond: ClassVar[dict[str, Any]] = {**Diagnostics._if_beyond, "r_hat": INFINITE}
 
 
 # All kinds there are, as stored results declare them.
@@ -330,38 +282,32 @@ KindOfDiagnostics = type[Diagnostics] | type[SearchDiagnostics] | type[ChainDiag
 
 
 class RowResults(NamedTuple):
-    """Everything that was found out about some rows.
+    """Everything that is found out about some samples."""
 
-    Parameters
-    ----------
-    prediction : ndarray of shape (n_samples, n_outputs)
-        Probabilities, or means.
-    uncertainty : Uncertainty
-        The measures.
-    diagnostics : RowDiagnostics
-        How they came about.
-    variance : ndarray of shape (n_samples, n_outputs)
-        Total variance of each output of a regressor; a classifier has none, and no columns.
-    predictive : ndarray, default=None
-        What all plausible models predict together, of shape (n_samples, n_classes): probabilities;
-        or (n_samples, n_outputs, n_components, 3): weight, mean and standard deviation of the
-        components of each output's mixture. None where it was not asked for.
-    """
-
+    # Probabilities, or means: (n_samples, n_outputs)
     prediction: np.ndarray
     uncertainty: Uncertainty
     diagnostics: AnyDiagnostics
+    # Of each output of a regressor; a classifier has no columns
     variance: np.ndarray
+    # What all plausible models predict together, if it was asked for: probabilities, or weight,
+    # mean and standard deviation of mixtures, (n_samples, n_outputs, n_components, 3)
     predictive: np.ndarray | None = None
+
+    def some(self, rows: np.ndarray) -> RowResults:
+        """Return the results of some of the samples."""
+        parts: Any = (None if part is None else part[rows] for part in self)
+        return RowResults(*parts)
 
 
 def join(parts: list[RowResults]) -> RowResults:
-    """Return the results of consecutive rows as one."""
+    """Return the results of consecutive samples as one."""
     prediction, uncertainty, diagnostics, variance, predictive = zip(*parts, strict=True)
+    columns = zip(*(one._columns().values() for one in diagnostics), strict=True)
     return RowResults(
         np.concatenate(prediction),
         Uncertainty(*map(np.concatenate, zip(*uncertainty, strict=True))),
-        diagnostics[0]._join(diagnostics),
+        type(diagnostics[0])(*map(np.concatenate, columns)),
         np.concatenate(variance),
         None if predictive[0] is None else np.concatenate(_of_one_size(*predictive)),
     )
@@ -378,44 +324,3 @@ def _of_one_size(*mixtures: Any) -> list[np.ndarray]:
         more[..., 0] = 0.0
         grown.append(np.concatenate([mixture, more], axis=2))
     return grown
-
-
-def merge(asked: RowResults, kept: np.ndarray, lost: RowResults, where: np.ndarray) -> RowResults:
-    """Return results in which some rows are replaced.
-
-    Parameters
-    ----------
-    asked : RowResults
-        Results of rows that models were asked about.
-    kept : ndarray of bool
-        Which of these count.
-    lost : RowResults
-        Results of the rows that are replaced.
-    where : ndarray of shape (n_rows,), dtype bool
-        Where those belong; the kept ones fill the other places.
-
-    Returns
-    -------
-    RowResults
-        Of all rows.
-    """
-
-    def merged(own: np.ndarray, other: np.ndarray) -> np.ndarray:
-        whole = np.empty((len(where), *own.shape[1:]), own.dtype)
-        whole[~where], whole[where] = own[kept], other
-        return whole
-
-    columns = zip(
-        asked.diagnostics._columns().items(), lost.diagnostics._columns().values(), strict=True
-    )
-    diagnostics = {name: merged(own, other) for (name, own), other in columns}
-    predictive = None
-    if asked.predictive is not None:
-        predictive = merged(*_of_one_size(asked.predictive, lost.predictive))
-    return RowResults(
-        merged(asked.prediction, lost.prediction),
-        Uncertainty(*map(merged, asked.uncertainty, lost.uncertainty)),
-        type(asked.diagnostics)(**diagnostics),
-        merged(asked.variance, lost.variance),
-        predictive,
-    )

@@ -1,9 +1,10 @@
-"""Arrays with an entry for each row: picked by rows, printed as a few lines, a frame on demand."""
+"""Tables with an entry for each sample: indexed by samples, printed in a few lines, or a frame."""
 
 from __future__ import annotations
 
 import copy
 import html
+from dataclasses import fields
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Self
 
@@ -12,8 +13,8 @@ import numpy as np
 if TYPE_CHECKING:
     import pandas as pd
 
-# Stands for an infinite uncertainty: above all others, and yet a number, so that metrics take it,
-# and sums and means of it are finite.
+# Stands for an infinite uncertainty: larger than all others, and yet finite, because metrics such
+# as `roc_auc_score` refuse inf, and sums and means of it have to be numbers.
 INFINITE = 1e300
 _N_SHOWN = 5
 _QUANTILES = (0.05, 0.5, 0.95)
@@ -21,21 +22,17 @@ _LONGEST_TEXT = 30
 
 
 class RowTable:
-    """Columns of equal length: ``len(table)`` is the number of rows, ``table[:5]`` are rows."""
+    """Base of frozen dataclasses of columns: ``len(table)`` samples, of which ``table[:5]``."""
 
     # Row labels of the X that was asked about.
     _index: Any = None
 
     def _columns(self) -> dict[str, np.ndarray]:
-        """Return the columns by name."""
-        raise NotImplementedError
-
-    def _of_columns(self, columns: dict[str, np.ndarray]) -> Self:
-        """Return a table of the same kind that has these columns."""
-        return type(self)(**columns)
+        columns = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        return {name: column for name, column in columns.items() if column is not None}
 
     def _labelled(self, index: Any) -> Self:
-        """Return the table with row labels."""
+        """Return the table with row labels, or as it is for None."""
         if index is None:
             return self
         table = copy.copy(self)
@@ -46,9 +43,9 @@ class RowTable:
         return len(next(iter(self._columns().values())))
 
     def __getitem__(self, rows: Any) -> Self:
-        """Return some rows: those of a slice, a mask, or numbers of rows."""
+        """Return the samples of a slice, a mask, or numbers."""
         if isinstance(rows, Integral):
-            # A table of a single row.
+            # A table of a single sample.
             rows = np.arange(len(self))[rows : rows + 1 or None]
             if not len(rows):
                 raise IndexError(f"There are {len(self)} rows.")
@@ -60,10 +57,8 @@ class RowTable:
                     f"such as {next(iter(self._columns()))}."
                 )
             rows = rows if rows.size else rows.astype(int)
-        picked = {name: column[rows] for name, column in self._columns().items()}
-        return self._of_columns(picked)._labelled(
-            None if self._index is None else self._index[rows]
-        )
+        table = type(self)(**{name: column[rows] for name, column in self._columns().items()})
+        return table._labelled(None if self._index is None else self._index[rows])
 
     def to_frame(self, index: Any = None) -> pd.DataFrame:
         """Return the arrays as columns of a DataFrame.
@@ -80,39 +75,46 @@ class RowTable:
         """
         import pandas as pd
 
+        shape = next(iter(self._columns().values())).shape[1:]
+        if shape:
+            raise ValueError(
+                f"Rows have several numbers, {shape}: make a frame of u.per_row('mean'), or of one "
+                "label, Uncertainty(*(part[:, 0] for part in u))."
+            )
         return pd.DataFrame(self._columns(), index=self._index if index is None else index)
 
     def _printed(self) -> list[list[str]]:
-        """Return the cells of the first rows, and of quantiles over all of them."""
+        """Return the cells of the first samples, and of quantiles over all of them."""
         columns, n_rows = self._columns(), len(self)
         labels = range(n_rows) if self._index is None else self._index
         lines = [["", *columns]]
         for row in range(min(n_rows, _N_SHOWN)):
-            cells = (_told(np.ravel(column)[row]) for column in columns.values())
-            lines.append([_told(labels[row]), *cells])
+            cells = (_as_text(np.ravel(column)[row]) for column in columns.values())
+            lines.append([_as_text(labels[row]), *cells])
         if n_rows > _N_SHOWN:
             lines.append(["...", *[""] * len(columns)])
-            numeric = {name: column.dtype.kind in "iuf" for name, column in columns.items()}
             for share in _QUANTILES:
                 quantiles = (
-                    _told(np.quantile(column, share, method="nearest")) if numeric[name] else ""
-                    for name, column in columns.items()
+                    _as_text(np.quantile(c, share, method="nearest"))
+                    if c.dtype.kind in "iuf"
+                    else ""
+                    for c in columns.values()
                 )
                 lines.append([f"{share:.0%}".replace("%", " %"), *quantiles])
         return lines
 
     def __repr__(self) -> str:
         lines = self._printed()
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        first, *widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         text = [self._title()]
         for label, *cells in lines:
-            padded = (cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
-            text.append("  ".join([label.ljust(widths[0]), *padded]).rstrip())
+            padded = map(str.rjust, cells, widths)
+            text.append("  ".join([label.ljust(first), *padded]).rstrip())
         return "\n".join(text)
 
     def _repr_html_(self) -> str:
         head, *body = [[html.escape(cell) for cell in line] for line in self._printed()]
-        top = "".join(f"<th>{cell}</th>" for cell in head)
+        top = "".join(f"<th>{name}</th>" for name in head)
         rows = (
             f"<tr><th>{label}</th>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
             for label, *cells in body
@@ -128,7 +130,7 @@ class RowTable:
         return f"{type(self).__name__} of {n_rows} {'row' if n_rows == 1 else 'rows'}{more}"
 
 
-def _told(value: Any) -> str:
+def _as_text(value: Any) -> str:
     """Return a value as a short text."""
     if isinstance(value, (float, np.floating)):
         return "infinite" if value >= INFINITE else f"{value:.3g}"

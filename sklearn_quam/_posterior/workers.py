@@ -1,4 +1,4 @@
-"""Chunks of rows spread over the workers of joblib: processes, threads or a cluster.
+"""Chunks of samples spread over the workers of joblib: processes, threads or a cluster.
 
 Processes get the fitted method by pickle, its training data as arrays, which joblib maps into their
 memory instead of copying them; every worker of a cluster gets a copy, once. Each runs one thread.
@@ -24,14 +24,13 @@ from .._network.limits import computing
 from .fitted import FittedMethod, Question
 from .results import RowResults
 
-# Tasks for each worker: some more than one, so that none waits for the slowest.
+# Tasks for each worker: more than one, so that none waits for the slowest.
 _TASKS_PER_WORKER = 4
 # How often workers may be lost in a row without a single chunk getting done.
 _MAX_LOSSES = 3
-# Seconds after which a worker looks whether its parent is still there.
+# Seconds after which a worker process looks whether its parent is still there, and ends if not. As
+# text, because to import this package takes seconds in which the parent may be gone.
 _LOOK_EVERY = 2.0
-# What a worker process does first: it ends soon after its parent, whatever it is busy with or waits
-# for. As text, because to import this package takes seconds in which the parent may be gone.
 _WATCH = """
 import os, threading, time
 
@@ -53,29 +52,11 @@ def results_of_workers(
     inputs: Any,
     question: Question,
     chunks: dict[int, slice],
-    done_elsewhere: Callable[[int], bool] | None = None,
+    is_done: Callable[[int], bool] | None = None,
 ) -> Iterator[tuple[int, RowResults]]:
-    """Run a fitted method on chunks of rows.
+    """Yield the numbers of chunks and their results, as they get done.
 
-    Chunks whose worker was killed are tried again.
-
-    Parameters
-    ----------
-    fitted : FittedMethod
-        The method.
-    inputs : StoredRows
-        All rows.
-    question : Question
-        What is asked; its limits say how many workers there are.
-    chunks : dict of slice
-        Rows that are worked on together, by the number of the chunk.
-    done_elsewhere : callable, default=None
-        Tells which chunks need no work any more, asked shortly before each is sent.
-
-    Yields
-    ------
-    tuple of int and RowResults
-        The number of a chunk and its results, in the order in which they get done.
+    Chunks whose worker was killed are tried again. ``is_done`` is asked before each is sent.
     """
     # Rows come transformed: what may be large or cannot be sent stays here.
     fitted = replace(fitted, reference=replace(fitted.reference, transformers=None))
@@ -83,7 +64,7 @@ def results_of_workers(
     while True:
         finished = set()
         try:
-            for number, results in _spread(fitted, inputs, question, chunks, done_elsewhere):
+            for number, results in _spread(fitted, inputs, question, chunks, is_done):
                 finished.add(number)
                 yield number, results
             return
@@ -99,22 +80,20 @@ def _spread(
     inputs: Any,
     question: Question,
     chunks: dict[int, slice],
-    done_elsewhere: Callable[[int], bool] | None,
+    is_done: Callable[[int], bool] | None,
 ) -> Iterator[tuple[int, RowResults]]:
-    n_workers = question.limits.n_workers
-    # What is to be kept is fetched as soon as it is done.
-    per_task = 1
-    if done_elsewhere is None:
-        per_task = max(1, -(-len(chunks) // (_TASKS_PER_WORKER * n_workers)))
-    numbers = list(chunks)
+    n_workers, numbers = question.limits.n_workers, list(chunks)
+    # With a checkpoint, each chunk is fetched as soon as it is done.
+    per_task = 1 if is_done else max(1, -(-len(chunks) // (_TASKS_PER_WORKER * n_workers)))
 
     def tasks() -> Iterator[Any]:
         for start in range(0, len(numbers), per_task):
-            some = numbers[start : start + per_task]
-            if done_elsewhere is not None:
-                some = [number for number in some if not done_elsewhere(number)]
             # Rows are read when a worker is about to need them.
-            rows = [(number, inputs[chunks[number]]) for number in some]
+            rows = [
+                (number, inputs[chunks[number]])
+                for number in numbers[start : start + per_task]
+                if is_done is None or not is_done(number)
+            ]
             if rows:
                 yield delayed(_work)(sent, question, rows, os.getpid())
 
@@ -141,10 +120,13 @@ def _work(
     if os.getpid() != parent:
         torch.set_num_threads(1)
     # Workers of a cluster may run several threads.
-    fitted = fitted.for_thread()
+    fitted, found = fitted.for_thread(), []
     with computing():
-        found = fitted.results_of_chunks((part for _, part in rows), question)
-        return [(number, results) for (number, _), results in zip(rows, found, strict=True)]
+        for number, inputs in rows:
+            results, limits = fitted.results_of_chunk(inputs, question)
+            question = replace(question, limits=limits)
+            found.append((number, results))
+    return found
 
 
 def _watched_workers() -> AbstractContextManager:
@@ -160,10 +142,7 @@ def _watched_workers() -> AbstractContextManager:
 
 
 def _to_be_sent(fitted: FittedMethod) -> tuple[Any, list[np.ndarray]]:
-    """Return what stands for a method in every task, and what has to live until all are done.
-
-    It is sent once, not with every task.
-    """
+    """Return what stands for a method in every task, and arrays that have to live meanwhile."""
     backend: Any = get_active_backend()[0]
     kind, kept = type(backend).__name__, []
 

@@ -19,6 +19,7 @@ from .._network.limits import Limits, computing, slices
 from .._posterior.fitted import FittedMethod, Question
 from .._posterior.progress import tracked
 from .._posterior.results import RowResults, SearchDiagnostics
+from .._posterior.training_range import refuse_beyond_range, warn_beyond_range
 from .._search.found import costs_of_rivals, found_models, search_traces
 from .._search.models import AdversarialModels
 from .._search.natural.arguments import LinearSearch, NaturalSearch
@@ -35,9 +36,7 @@ from ._weights import WeightChanging
 from ._wrapping import N_JOBS
 from .checks.refused import refuse_unknown_answer
 from .checks.warned import (
-    refuse_lost_rows,
     warn_about_collapsed_weights,
-    warn_about_lost_rows,
     warn_about_slow_network,
 )
 
@@ -225,7 +224,7 @@ class AdversarialSearch(WeightChanging):
         """
         inputs, fitted = self._check_inputs(x), self._fitted
         rows, original, lost = fitted.seen(inputs[:])
-        refuse_lost_rows(lost)
+        refuse_beyond_range(lost)
         limits = self._question(inputs).limits
         found = found_models(fitted.models, fitted.reference.module, rows, original, limits)
         return list(self._tracked(found, len(inputs)))
@@ -300,7 +299,7 @@ class AdversarialSearch(WeightChanging):
             fine = torch.as_tensor(np.flatnonzero(~beyond), device=inputs.device)
             if len(fine):
                 found[chunk][~beyond] = search(rows[fine], original[fine], limits)
-        warn_about_lost_rows(np.concatenate(lost))
+        warn_beyond_range(np.concatenate(lost))
         return found
 
     @computing()
@@ -347,7 +346,7 @@ class AdversarialSearch(WeightChanging):
         if len(inputs) != 1:
             raise ValueError(f"explain_rival takes one row at a time, not {len(inputs)}: x[:1].")
         row, original, beyond = fitted.seen(inputs[:])
-        refuse_lost_rows(beyond)
+        refuse_beyond_range(beyond)
         limits = self._question(inputs).limits
         found = costs_of_rivals(fitted.models, row, original, limits)
         if target is None and found:
@@ -401,7 +400,7 @@ class AdversarialSearch(WeightChanging):
         """
         inputs, fitted = self._check_inputs(x), self._fitted
         rows, original, lost = fitted.seen(inputs[:])
-        refuse_lost_rows(lost)
+        refuse_beyond_range(lost)
         limits = self._question(inputs).limits
         traces = search_traces(fitted.models, rows, original, limits)
         return list(self._tracked(traces, len(inputs)))

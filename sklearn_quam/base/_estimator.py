@@ -36,10 +36,10 @@ from .._network.reference import ReferenceModel, TrainingSet, build_reference
 from .._network.training import default_network, train
 from .._posterior.answering import answer
 from .._posterior.fitted import FittedMethod, Models, Question
-from .._posterior.known import known_range
 from .._posterior.progress import Progress
-from .._posterior.results import Answers, Diagnostics, KindOfDiagnostics, RowResults
+from .._posterior.results import Diagnostics, KindOfDiagnostics, RowResults
 from .._posterior.tables import index_of
+from .._posterior.training_range import training_range, warn_beyond_range
 from .._typing import Device, RandomState
 from ._data import FitData, check_rows, check_training_data, check_weight
 from ._doubt import TellsDoubt
@@ -53,7 +53,7 @@ from .checks.refused import (
     refuse_targets,
 )
 from .checks.seen import passed_rows
-from .checks.warned import warn_about_failed_rows, warn_about_fit, warn_about_lost_rows
+from .checks.warned import warn_about_failed_rows, warn_about_fit
 
 # What is known of held-out rows, if fit has got any.
 OF_HELD_OUT_ROWS = ("conformal_scores_", "conformal_labels_", "_known_rows", "_doubt_question")
@@ -248,12 +248,12 @@ class BaseUncertaintyEstimator(TellsDoubt, Saved, NetworkEstimator):
         """Read network and data, and build the object that answers for rows."""
         with short_passes(self.memory_limit):
             data = self._given(X, y, sample_weight, fit_params, **more)
-            known = known_range(data.training, data.original)
+            known = training_range(data.training, data.original)
             if not self._is_member:
                 warn_about_fit(self, data, known)
             with computing():
                 models = self._fit_models(data)
-                own = identity(self, data, known, models)
+                own = identity(self, data, models)
                 fitted = FittedMethod(data.reference, models, known, self._diagnostics, own)
                 self._fitted = self._sized(fitted, data)
         self._fitted_parameters = parameters_now(self)
@@ -332,7 +332,7 @@ class BaseUncertaintyEstimator(TellsDoubt, Saved, NetworkEstimator):
         """Return results, with a warning if they say something that may go unseen."""
         diagnostics = results.diagnostics
         warn_about_failed_rows(diagnostics.error, diagnostics._failed)
-        warn_about_lost_rows(results.uncertainty.beyond_range & ~diagnostics._failed)
+        warn_beyond_range(results.uncertainty.beyond_range & ~diagnostics._failed)
         return results
 
     def _progress(self, n_rows: int) -> Progress:
@@ -365,8 +365,8 @@ class BaseUncertaintyEstimator(TellsDoubt, Saved, NetworkEstimator):
     def _predict_reference(self, X: Any) -> Prediction:
         """Return what the given network alone predicts."""
         inputs = self._check_inputs(X)
-        prediction, lost = self._fitted.predict(inputs)
-        warn_about_lost_rows(lost)
+        prediction, beyond = self._fitted.predict(inputs)
+        warn_beyond_range(beyond)
         return prediction
 
     def predict(self, X: Any, *, return_uncertainty: bool = False) -> Any:
@@ -390,7 +390,7 @@ class BaseUncertaintyEstimator(TellsDoubt, Saved, NetworkEstimator):
         if not return_uncertainty:
             return self._decide(self._predict_outputs(X))
         results = self._results(X)
-        return Answers((self._decide(results.prediction), results.uncertainty))
+        return self._decide(results.prediction), results.uncertainty
 
     def _decide(self, outputs: np.ndarray) -> np.ndarray:
         raise NotImplementedError

@@ -22,7 +22,7 @@ from .._network.likelihood import REGRESSOR_LINKS, GaussianLikelihood
 from .._network.predictions import Gaussian, Prediction
 from .._network.reference import ReferenceModel
 from .._posterior.measures import mixture_quantiles, mixture_scores
-from .._posterior.results import Answers, RowResults
+from .._posterior.results import RowResults
 from .._typing import NoiseVariance
 from ._conformal import check_coverage, conformal_threshold, noise_and_calibration_rows
 from ._estimator import BaseUncertaintyEstimator
@@ -191,7 +191,7 @@ class BaseUncertaintyRegressor(RegressorMixin, BaseUncertaintyEstimator):
         if return_uncertainty:
             raise ValueError("Pass return_std=True or return_uncertainty=True, not both.")
         results = self._results(X)
-        return Answers(map(self._decide, (results.prediction, np.sqrt(results.variance))))
+        return self._decide(results.prediction), self._decide(np.sqrt(results.variance))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return R^2 on rows, best those that the network was not trained on.

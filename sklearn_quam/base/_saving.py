@@ -17,6 +17,7 @@ from torch import Tensor
 from .._network.adapters import is_torch, split_pipeline
 from .._network.adapters.stored import GivenNetworks, instead, present, stored_module
 from .._network.parameters import LoRA
+from .._posterior.checkpoint import digest_of_rows
 from .._search.natural.arguments import LinearSearch, NaturalSearch
 from .._search.penalty.arguments import PenaltySearch
 from .._storing.files import Arrays, package_version, read, write, write_file
@@ -226,7 +227,7 @@ def _networks_of(state: dict[str, Any]) -> list[Any]:
     return [state["estimator_"]] if "estimator_" in state else []
 
 
-def identity(estimator: Any, data: Any, known: Any, models: Any) -> str:
+def identity(estimator: Any, data: Any, models: Any) -> str:
     """Return what is the same where network, training data, arguments and seed are.
 
     Nothing that was computed from them is part of it: memory, threads and the size of batches
@@ -238,8 +239,6 @@ def identity(estimator: Any, data: Any, known: Any, models: Any) -> str:
         The method.
     data : FitData
         The network and its training data.
-    known : KnownRange
-        Knows the training rows.
     models : Models
         The plausible models, members of an ensemble among them.
 
@@ -249,6 +248,7 @@ def identity(estimator: Any, data: Any, known: Any, models: Any) -> str:
         A digest.
     """
     reference, training = data.reference, data.training
+    rows = digest_of_rows(training.inputs)
     module, likelihood = stored_module(reference.module), reference.likelihood
     digest = hashlib.sha256()
     for array in (*module.weights.values(), training.target, training.weight):
@@ -261,7 +261,7 @@ def identity(estimator: Any, data: Any, known: Any, models: Any) -> str:
     # A noise that was measured is a sum.
     noise = np.ravel(getattr(estimator, "noise_variance_", ()))
     made_of = (
-        [type(estimator).__name__, sorted(arguments.items()), data.seed, known.rows],
+        [type(estimator).__name__, sorted(arguments.items()), data.seed, rows],
         [module.layers, module.values, module.named, sorted(module.weights)],
         [likelihood.link, likelihood.output, reference.device.type, reference.threshold],
         [f"{value:.4g}" for value in noise],

@@ -27,9 +27,9 @@ from .._network.predictions import Categorical, Gaussian, Prediction
 from .._network.reference import TrainingSet
 from .._posterior.accumulate import CategoricalPosterior, Posterior, make_posterior
 from .._posterior.fitted import FittedMethod, Question
+from .._posterior.training_range import refuse_beyond_range
 from ..base._data import FitData
 from ..base._weights import WeightChanging
-from ..base.checks.warned import refuse_lost_rows
 
 # Share of the training rows that judge the precisions of the grid.
 _HELD_OUT = 0.2
@@ -196,7 +196,7 @@ class LaplaceMethod(WeightChanging):
         for chunk in fitted.chunks(inputs, self._question(inputs).limits):
             rows, _, beyond = fitted.seen(inputs[chunk], chunk.start)
             lost.append(beyond)
-            refuse_lost_rows(np.concatenate(lost))
+            refuse_beyond_range(np.concatenate(lost))
             scores, design = models.view.scores_and_design(rows.parts)
             means.append(scores)
             covariances.append(models.curvature.spread(design, models.precision).covariance())

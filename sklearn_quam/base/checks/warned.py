@@ -16,9 +16,8 @@ from ..._network.likelihood import Output, looks_like_probabilities
 from ..._network.outputs import NetworkErrors
 from ..._network.predictions import Gaussian
 from ..._network.reference import ReferenceModel, TrainingSet
-from ..._posterior.known import KnownRange
+from ..._posterior.training_range import TrainingRange
 from ...exceptions import (
-    BeyondRangeWarning,
     CollapsedWeightsWarning,
     FailedRowsWarning,
     LinkWarning,
@@ -41,15 +40,6 @@ _LOOKED_AT = 256
 _TOLERANCE = 1e-3
 # Rows that can tell whether it is so for most: of a few, all may be certain.
 _ENOUGH_ROWS = 10
-_WHY_LOST = (
-    "values are far outside of the range of all training rows, or so large that the numbers of the "
-    "network overflow, saturate or lose all their digits."
-)
-_INFINITE = "Their epistemic and total uncertainty is 1e300, which stands for infinite."
-_LOOK_FOR = (
-    "Look for fill values such as 1e20, and for features that are not scaled as they were for "
-    "training."
-)
 
 
 def warn_once(message: str, category: type[Warning]) -> None:
@@ -91,17 +81,6 @@ def _action(message: str, category: type[Warning], _: str, line: int, module: st
         ):
             return action
     return "default"
-
-
-def warn_about_lost_rows(lost: np.ndarray, answer: str = _INFINITE) -> None:
-    """Say how many rows are beyond the range of the training data, and what they get."""
-    n_lost = int(lost.sum())
-    if n_lost:
-        warn(
-            f"{n_lost} of {len(lost)} rows (the first is row {int(lost.argmax())}) are beyond the "
-            f"range of the training data: {_WHY_LOST} {answer} {_LOOK_FOR}",
-            BeyondRangeWarning,
-        )
 
 
 def warn_about_failed_rows(errors: np.ndarray, which: np.ndarray) -> None:
@@ -149,16 +128,7 @@ def _n_parameters(network: FreeNetwork) -> int:
     return sum(p.is_floating_point() for p in network.module.parameters())
 
 
-def refuse_lost_rows(lost: np.ndarray) -> None:
-    """Refuse rows beyond the range of the training data, where nothing can be said about them."""
-    if lost.any():
-        raise ValueError(
-            f"Row {int(lost.argmax())} is beyond the range of the training data: {_WHY_LOST} "
-            f"{_LOOK_FOR}"
-        )
-
-
-def warn_about_fit(method: Any, data: Any, known: KnownRange) -> None:
+def warn_about_fit(method: Any, data: Any, known: TrainingRange) -> None:
     """Say what is odd about a network and its training data.
 
     Parameters
@@ -167,7 +137,7 @@ def warn_about_fit(method: Any, data: Any, known: KnownRange) -> None:
         What is fitted.
     data : FitData
         The network and its training data.
-    known : KnownRange
+    known : TrainingRange
         What the training data look like to somebody who has no network.
     """
     if hasattr(method, "classes_"):
@@ -179,7 +149,7 @@ def warn_about_fit(method: Any, data: Any, known: KnownRange) -> None:
 
 
 def warn_about_poor_fit(
-    reference: ReferenceModel, training: TrainingSet, known: KnownRange
+    reference: ReferenceModel, training: TrainingSet, known: TrainingRange
 ) -> None:
     """Say if the training data are explained better without the network."""
     constant: Any = known.constant

@@ -32,7 +32,7 @@ from ..._network.inputs.transformed import transformed
 from ..._network.likelihood import CLASSIFIER_LINKS
 from ..._network.limits import computing
 from ..._network.reference import ReferenceModel, build_reference
-from ..._posterior.known import input_range
+from ..._posterior.training_range import input_range, warn_beyond_range
 from ..._typing import Device, RandomState
 from ...base import NetworkEstimator
 from ...base._classifier import labels_of, match_classes
@@ -41,7 +41,6 @@ from ...base._doubt import DoubtScale
 from ...base._saving import Saved
 from ...base._wrapping import parameters_now
 from ...base.checks.seen import may_be_known_by_heart, warn_about_threshold
-from ...base.checks.warned import warn_about_lost_rows
 from .features import AnyReader, given_features, network_of, seen_of
 from .known import FittedDetector, Known, Score, risk_of
 from .once import remembered
@@ -314,7 +313,7 @@ class BaseDetector(Saved, Thresholded, NetworkEstimator):
         self._refuse_changed_parameters()
         seen = seen_of(features, logits, self._fitted.reader, self._needs_logits())
         scores = self._fitted(seen)
-        warn_about_lost_rows(np.isneginf(scores), "Their score is minus infinity.")
+        warn_beyond_range(np.isneginf(scores), "Their score is minus infinity.")
         return scores
 
     def _labels_of_network(self, X: Any) -> np.ndarray:
@@ -387,7 +386,7 @@ class BaseDetector(Saved, Thresholded, NetworkEstimator):
         check_is_fitted(self)
         self._refuse_changed_parameters()
         scores = self._fitted(self._seen(X, self._fitted.reader))
-        warn_about_lost_rows(np.isneginf(scores), "Their score is minus infinity.")
+        warn_beyond_range(np.isneginf(scores), "Their score is minus infinity.")
         return scores
 
     @computing()
@@ -417,7 +416,7 @@ class BaseDetector(Saved, Thresholded, NetworkEstimator):
             )
         seen = self._seen(X, self._fitted.reader)
         scores = self._fitted(seen)
-        warn_about_lost_rows(np.isneginf(scores), "Their doubt is 1.")
+        warn_beyond_range(np.isneginf(scores), "Their doubt is 1.")
         risk = np.nan_to_num(risk_of(seen), nan=1.0)
         return self._fitted.doubt.share(risk, -scores)
 

@@ -13,7 +13,7 @@ from torch import nn
 from ..._network.adapters import Network, is_pretrained, read_network, split_pipeline
 from ..._network.inputs.layouts import from_tensor
 from ..._network.reference import ReferenceModel
-from ..._posterior.known import InputRange
+from ..._posterior.training_range import InputRange
 from .reading import PENULTIMATE, Head, Reader, Seen, agrees, head_of, seen_alone
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.base import _fit_context
 
 from ..._network.limits import computing
-from ..._posterior.known import input_range
+from ..._posterior.training_range import input_range
 from .detector import BaseDetector
 from .features import AnyReader
 from .known import FittedDetector, Known, Score

@@ -20,7 +20,7 @@ from ..._network.likelihood import as_columns
 from ..._network.limits import batches
 from ..._network.outputs import InvalidOutputError, NetworkErrors
 from ..._network.reference import ReferenceModel, cannot_process
-from ..._posterior.known import InputRange
+from ..._posterior.training_range import InputRange
 
 PENULTIMATE, INPUT = "penultimate", "input"
 # Layers whose output has channels on the second axis and places behind.
