@@ -122,18 +122,6 @@ class Structure(Generic[AnyLayout]):
         """Return parameters, which may have axes in front, in the basis of the eigenvalues."""
         raise NotImplementedError
 
-    def back(self, rotated: Tensor) -> Free:
-        """Return parameters that are given in the basis of the eigenvalues."""
-        raise NotImplementedError
-
-    def solve(self, values: Free, precision: float) -> Free:
-        """Return (curvature + precision)^-1 times parameters."""
-        return self.back(self.rotate(values) / (self.eigenvalues + precision))
-
-    def draw(self, normal: Free, precision: float) -> Free:
-        """Return draws with covariance (curvature + precision)^-1, of standard normal numbers."""
-        return self.back(self.rotate(normal) * (self.eigenvalues + precision) ** -0.5)
-
     def log_det(self, precision: float) -> Tensor:
         """Return the log-determinant of (curvature + precision), minus that of the precision."""
         return torch.log1p(self.eigenvalues / precision).sum()
@@ -189,10 +177,6 @@ class Full(Structure[Layout]):
         """Return parameters in the basis of the eigenvalues."""
         return self.layout.flatten(values) @ self._vectors
 
-    def back(self, rotated: Tensor) -> Free:
-        """Return parameters that are given in the basis of the eigenvalues."""
-        return self.layout.unflatten(rotated @ self._vectors.T)
-
     def spread_of_features(self, features: Tensor, precision: float) -> ScoreSpread:
         """Return how the scores of a linear last layer spread."""
         vectors = self._vectors.unflatten(0, (-1, features.shape[1]))
@@ -230,10 +214,6 @@ class Diagonal(Structure[Layout]):
     def rotate(self, values: Free) -> Tensor:
         """Return parameters as vectors."""
         return self.layout.flatten(values)
-
-    def back(self, rotated: Tensor) -> Free:
-        """Return parameters that are given as vectors."""
-        return self.layout.unflatten(rotated)
 
     def spread_of_features(self, features: Tensor, precision: float) -> ScoreSpread:
         """Return how the scores of a linear last layer spread."""
@@ -318,11 +298,6 @@ class Kronecker(Structure[Matrices]):
         joint = self.layout.joint(values)
         return (self._output_basis.T @ joint @ self._input_basis).flatten(-2)
 
-    def back(self, rotated: Tensor) -> Free:
-        """Return parameters that are given in the basis of the eigenvalues."""
-        matrices = rotated.unflatten(-1, (len(self._outputs), -1))
-        return self.layout.parts(self._output_basis @ matrices @ self._input_basis.T)
-
     def covariance(self, design: Jacobians, precision: float) -> Tensor:
         """Return the covariance of scores under (curvature + precision)^-1."""
         if self.layout.layer not in design.places:
@@ -355,16 +330,6 @@ class Curvature:
     def eigenvalues(self) -> Tensor:
         """Eigenvalues of the curvature, in any order."""
         return torch.cat([block.eigenvalues for block in self.blocks])
-
-    def solve(self, values: Free, precision: float) -> Free:
-        """Return (curvature + precision)^-1 times parameters, which may have axes in front."""
-        parts = [block.solve(values, precision) for block in self.blocks]
-        return {name: part for solved in parts for name, part in solved.items()}
-
-    def draw(self, normal: Free, precision: float) -> Free:
-        """Return draws with covariance (curvature + precision)^-1, of standard normal numbers."""
-        parts = [block.draw(normal, precision) for block in self.blocks]
-        return {name: part for drawn in parts for name, part in drawn.items()}
 
     def log_det(self, precision: float) -> Tensor:
         """Return the log-determinant of (curvature + precision), minus that of the precision."""

@@ -1,4 +1,4 @@
-"""Searches looked at one by one: the models that they find, and every step."""
+"""Single models and every step of searches, for a few samples."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _describe(
 def costs_of_rivals(
     models: AdversarialModels, inputs: Inputs, original: Prediction, limits: Limits
 ) -> dict[Any, np.ndarray]:
-    """Return what the first model with another answer costs on each training row."""
+    """Return the cost of the first model of each other answer on each training sample."""
     problem, found = models.problem, dict[Any, np.ndarray]()
     targets: Any = problem.targets
     for searches in models.searches(inputs, original, limits):
@@ -83,7 +83,7 @@ def costs_of_rivals(
 def search_traces(
     models: AdversarialModels, inputs: Inputs, original: Prediction, limits: Limits
 ) -> Iterator[list[dict[str, Any]]]:
-    """Yield every step of the searches of each row; see `found_models`."""
+    """Yield every step of the searches of each sample."""
     for row in slices(len(inputs), 1):
         found = []
         for searches in models.searches(inputs[row], original[row], limits):

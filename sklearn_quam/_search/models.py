@@ -1,9 +1,10 @@
-"""The plausible models of QUAM: whatever searches find for the samples that are asked about."""
+"""The plausible models of QUAM: those that searches find for the samples that are asked about."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,22 +16,25 @@ from .._network.inputs.rows import Inputs, StoredRows
 from .._network.limits import Limits
 from .._network.predictions import Prediction
 from .natural.engine import NaturalEngine
-from .needs import NOTHING, Needs
+from .needs import NOTHING, Needs, measured_needs
 from .penalty.engine import PenaltyEngine
 from .problem import Problem
 from .searches import Accumulator, Outcome, Searches
+
+# Asks models about samples within limits, to measure the memory of it.
+Run = Callable[["AdversarialModels", Inputs, Limits], object]
 
 
 @dataclass(frozen=True)
 class AdversarialModels:
     """Models that explain the training data but disagree at a sample, found when asked."""
 
-    # What the searches have in common
     problem: Problem
-    # What runs them
     engine: NaturalEngine | PenaltyEngine
     # Memory that searches were measured to need
     needs: Needs = NOTHING
+    # Whether only the first targets are searched for: as many as may run together
+    is_trial: bool = False
 
     def for_thread(self) -> AdversarialModels:
         """Return one that may search beside this one."""
@@ -38,39 +42,46 @@ class AdversarialModels:
 
     # -- how much at once ------------------------------------------------------------------
 
-    def most(self, limits: Limits) -> int:
-        """Return how many searches may run together, however much memory there is."""
-        on_cpu = limits.device.type == "cpu"
-        return min(limits.at_once, self.engine.at_once_on_cpu) if on_cpu else limits.at_once
+    def sized(self, run: Run, inputs: StoredRows, limits: Limits) -> AdversarialModels:
+        """Return the same with measured needs, in pieces that fit where that is possible."""
+        models = self
+        while True:
+            trial = replace(models, engine=self.engine.shortened(), is_trial=True)
+            needs = measured_needs(partial(run, trial), inputs, limits, self._most(limits))
+            smaller = models._in_smaller_pieces()
+            if needs.of(1, 1) <= limits.for_each_worker or smaller is None:
+                break
+            models = smaller
+        needs.refuse_too_little(limits)
+        return replace(models, needs=needs)
 
-    def smaller_limits(self, n_rows: int, limits: Limits) -> Limits | None:
-        """Return limits for half as many searches, or None where one was too many."""
-        at_once = n_rows * self._targets_at_once(n_rows, limits) // 2
-        return replace(limits, at_once=at_once) if at_once else None
-
-    def rows_at_once(self, inputs: Inputs | StoredRows, limits: Limits) -> int:  # noqa: ARG002
-        """Return how many samples are searched together, with all their targets."""
-        self.needs.refuse_too_little(limits)
-        return self.needs.rows_that_fit(limits, self.problem.targets.count, self.most(limits))
-
-    def _targets_at_once(self, n_rows: int, limits: Limits) -> int:
-        """Return how many targets of some samples are searched for together."""
-        count = self.problem.targets.count
-        return self.needs.targets_that_fit(limits, n_rows, count, self.most(limits))
-
-    def for_trial(self) -> AdversarialModels:
-        """Return the same with few steps and searches, to find out how much these need."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        values |= {"engine": self.engine.shortened(), "needs": NOTHING}
-        return _Trial(**values)
-
-    def in_smaller_pieces(self) -> AdversarialModels | None:
+    def _in_smaller_pieces(self) -> AdversarialModels | None:
         """Return the same with half as many training samples at once, if that is possible."""
         problem = self.problem
         rows = min(problem.rows_at_once, self.engine.rows_at_once)
         if rows == 1 or isinstance(problem.network.executor, ChainExecutor):
             return None
         return replace(self, problem=replace(problem, rows_at_once=-(-rows // 2)))
+
+    def _most(self, limits: Limits) -> int:
+        """Return how many searches may run together, however much memory there is."""
+        on_cpu = limits.device.type == "cpu"
+        return min(limits.at_once, self.engine.at_once_on_cpu) if on_cpu else limits.at_once
+
+    def _targets_at_once(self, n_samples: int, limits: Limits) -> int:
+        """Return how many targets of some samples are searched for together."""
+        count = self.problem.targets.count
+        return self.needs.targets_that_fit(limits, n_samples, count, self._most(limits))
+
+    def rows_at_once(self, inputs: Inputs | StoredRows, limits: Limits) -> int:  # noqa: ARG002
+        """Return how many samples are searched together, with all their targets."""
+        self.needs.refuse_too_little(limits)
+        return self.needs.rows_that_fit(limits, self.problem.targets.count, self._most(limits))
+
+    def smaller_limits(self, n_samples: int, limits: Limits) -> Limits | None:
+        """Return limits for half as many searches, or None where one was too many."""
+        at_once = n_samples * self._targets_at_once(n_samples, limits) // 2
+        return replace(limits, at_once=at_once) if at_once else None
 
     # -- searching -------------------------------------------------------------------------
 
@@ -90,7 +101,7 @@ class AdversarialModels:
         return self._diagnose(batches, found, original)
 
     def answer_costs(self, inputs: Inputs, original: Prediction, limits: Limits) -> np.ndarray:
-        """Return what each answer costs for some samples, (n_samples, n_answers), in nats.
+        """Return the cost of each answer for some samples, (n_samples, n_answers), in nats.
 
         Answers are the classes, or up and down for each output; infinite for those that were not
         searched for, or not reached.
@@ -122,13 +133,13 @@ class AdversarialModels:
         """Yield searches for all targets of samples, as many together as memory allows."""
         targets = self.problem.targets.choose(original)  # type: ignore[arg-type]
         parts = targets.split(self._targets_at_once(len(targets), limits), dim=1)
-        for number, some in enumerate(parts):
+        for number, some in enumerate(parts[:1] if self.is_trial else parts):
             yield Searches(inputs.parts, original, some, number == 0)
 
     def _diagnose(
         self, batches: list[Searches], found: list[Outcome], original: Any
     ) -> dict[str, np.ndarray]:
-        """Return what the searches of each sample have come to."""
+        """Return diagnostics of each sample."""
         pairs = list(zip(batches, found, strict=True))
 
         def table(name: str) -> Tensor:
@@ -150,10 +161,3 @@ class AdversarialModels:
             "n_steps": table("n_steps").sum(dim=1).cpu().numpy(),
             "n_diverged": table("diverged").sum(dim=1).cpu().numpy(),
         }
-
-
-class _Trial(AdversarialModels):
-    """Searches for the first targets only: as many as may run together."""
-
-    def searches(self, inputs: Inputs, original: Prediction, limits: Limits) -> Iterator[Searches]:
-        yield next(super().searches(inputs, original, limits))

@@ -1,4 +1,4 @@
-"""What all searches have in common, whichever way they go."""
+"""What all searches have in common, whatever their engine."""
 
 from __future__ import annotations
 
@@ -26,19 +26,17 @@ _ROWS_AT_ONCE = 512
 
 @dataclass(frozen=True)
 class Problem:
-    """Find models that explain the training data but predict something else at a query row."""
+    """Models are wanted that explain the training data but predict something else at a query."""
 
-    # The network as a function of what may change
     network: FreeNetwork
-    # What the models have to explain, at the cut of the network
+    # At the cut of the network
     training: TrainingSet
-    # What the searches are after
     targets: Targets
-    # What the given network predicts for the training samples
+    # The given network's predictions for the training samples
     original_on_training: Categorical | Gaussian
-    # How many rows the network was trained on; those at hand may be a sample of them
+    # Samples that the network was trained on, of which those at hand may be a part
     n_training_rows: int
-    # Training rows that go through a model together, where memory is short
+    # Training samples that go through a model together, where memory is short
     rows_at_once: int = sys.maxsize
 
     @property
@@ -57,7 +55,7 @@ class Problem:
         return replace(self, network=self.network.for_thread())
 
     def predict(self, free: Free, index: Tensor, query: Rows) -> tuple[Any, Any]:
-        """Return what models predict for training rows, and for the query row of each."""
+        """Return predictions of models for training samples, and for the query of each."""
         weights, executor = self.network.free.weights(free), self.network.executor
         found: list[Any] = self._in_pieces(
             lambda piece: executor.predict(weights, self.training.rows_at(index[piece]), query),
@@ -66,7 +64,7 @@ class Problem:
         return _joined([prediction[:, :-1] for prediction in found]), found[0][:, -1]
 
     def predict_each(self, free: Free, index: Tensor) -> Any:
-        """Return what each model predicts for training rows of its own."""
+        """Return predictions of each model for training samples of its own."""
         weights, executor = self.network.free.weights(free), self.network.executor
 
         def run(piece: slice) -> Any:
@@ -80,7 +78,7 @@ class Problem:
         return _joined(self._in_pieces(run, index.shape[1]))
 
     def _in_pieces(self, run: Callable[[slice], Any], n_rows: int) -> list[Any]:
-        """Return what is found for some training rows at a time."""
+        """Run a function for some training samples at a time."""
         pieces = list(slices(n_rows, self.rows_at_once))
         if len(pieces) == 1 or not torch.is_grad_enabled():
             return [run(piece) for piece in pieces]
@@ -91,17 +89,16 @@ class Problem:
         ]
 
     def losses(self, on_training: Any, index: Tensor) -> Tensor:
-        """Return the loss of predictions for training rows, (n_models, n_rows)."""
+        """Return losses of predictions for training samples, (n_models, n_rows)."""
         likelihood = self.network.executor.likelihood
         return likelihood.negative_log_likelihood(on_training, self.training.target[index])
 
     @torch.no_grad()
     def expected_increase(self, on_training: Prediction, index: Tensor) -> Tensor:
-        """Return the loss increase to be expected if the given network is right, (n_models,).
+        """Return the mean divergence from the given network on training samples, (n_models,).
 
-        That is the mean divergence from its predictions for the training rows. It has no part that
-        is linear in the change of the model, which makes the loss increase on a mini-batch noisy:
-        on all training rows that part vanishes at the optimum.
+        It is the loss increase to be expected if the given network is right, without the linear
+        part that makes increases on mini-batches noisy.
         """
         original: Any = self.original_on_training
         divergence = original[index].kl(on_training)
@@ -109,7 +106,7 @@ class Problem:
 
     @torch.no_grad()
     def at_query_and_increase(self, free: Free, query: Rows, index: Tensor) -> tuple[Any, Tensor]:
-        """Measure models on training samples."""
+        """Return predictions of models for their queries, and their mean loss increase."""
         total = self.training.losses.new_zeros(len(query[0]))
         for part in index.split(min(_ROWS_AT_ONCE, self.rows_at_once)):
             on_training, at_query = self.predict(free, part, query)

@@ -1,4 +1,4 @@
-"""What searches are after: a class, a direction, or just to disagree."""
+"""What searches go to: a class, a direction, or any disagreement."""
 
 from __future__ import annotations
 
@@ -26,36 +26,34 @@ class ClassTargets:
     # How many of the most probable classes are searched for; None means all
     limit: int | None = None
     untargeted = False
+    # The log-odds at which an answer is reached. A cost beyond the end of a search is unknown.
+    level = 0.0
+    continues = False
 
     @property
     def n_answers(self) -> int:
         """Number of answers that can be asked for."""
         return len(self.labels)
 
-    def is_original(self, original: Categorical, target: Tensor) -> Tensor:
-        """Tell for targets (n_rows, n_targets) which are what the given network says."""
-        return target == original.log_proba.argmax(dim=-1, keepdim=True)
-
     @property
     def count(self) -> int:
-        """Number of searches for each row."""
+        """Number of searches for each sample."""
         n_classes = len(self.labels)
         return n_classes if self.limit is None else min(self.limit, n_classes)
 
     def choose(self, original: Categorical) -> Tensor:
-        """Return the classes to search for, (n_rows, n_targets): all, or the most probable."""
+        """Return the classes to search for, (n_samples, n_targets): all, or the most probable."""
         if self.limit is None:
             return torch.arange(self.count, device=original.device).expand(len(original), -1)
         return original.log_proba.topk(self.count, dim=-1).indices
 
-    def loss(self, prediction: Categorical, original: Categorical, target: Tensor) -> Tensor:  # noqa: ARG002
-        """Return the loss of each search's target at its query row, (n_searches,)."""
-        return -prediction.log_proba.gather(-1, target[:, None])[:, 0]
+    def is_original(self, original: Categorical, target: Tensor) -> Tensor:
+        """Return which targets (n_samples, n_targets) are the given network's answer."""
+        return target == original.log_proba.argmax(dim=-1, keepdim=True)
 
-    # The score at which a search has come to another answer: as likely as not. What it costs to get
-    # further than a search went cannot be told.
-    level = 0.0
-    continues = False
+    def loss(self, prediction: Categorical, original: Categorical, target: Tensor) -> Tensor:  # noqa: ARG002
+        """Return the loss of each search's target at its sample, (n_searches,)."""
+        return -prediction.log_proba.gather(-1, target[:, None])[:, 0]
 
     def score(self, prediction: Categorical, original: Categorical, target: Tensor) -> Tensor:  # noqa: ARG002
         """Return the log-odds of each search's class, (n_searches,)."""
@@ -71,15 +69,15 @@ class ClassTargets:
         return (-others).scatter(-1, index, 1.0)
 
     def position(self, prediction: Categorical, original: Categorical) -> Tensor:  # noqa: ARG002
-        """Return where a prediction is, in coordinates that are comparable between data sets."""
+        """Return a prediction in coordinates that are comparable between data sets."""
         return prediction.expected()
 
     def name(self, target: int) -> Any:
-        """Return what a target is called."""
+        """Return the name of a target."""
         return self.labels[target]
 
     def rival_names(self, rivals: Categorical, original: Categorical) -> np.ndarray:
-        """Return what models that disagree say instead."""
+        """Return the likeliest other class in the predictions of models."""
         own = original.log_proba.argmax(dim=-1, keepdim=True)
         others = rivals.log_proba.scatter(-1, own, -torch.inf)
         return self.labels[others.argmax(dim=-1).cpu().numpy()].astype(object)
@@ -89,124 +87,107 @@ class ClassTargets:
 class DirectionTargets:
     """Regression: two searches for each output, which move its mean up and down.
 
-    The loss is linear in the mean, in units of the given standard deviation. It has a gradient at
-    the given network, where the divergence itself is flat, and leads each search along the
-    direction in which the training data resist the least.
+    The loss is linear in the mean, in units of the given standard deviation: it has a gradient at
+    the given network, where the divergence itself is flat.
     """
 
-    # Number of outputs
     n_outputs: int
     untargeted = False
+    # The shift at which an answer is reached, in standard deviations. Costs rise with the square of
+    # the shift, also beyond the end of a search.
+    level = 1.0
+    continues = True
 
     @property
     def n_answers(self) -> int:
         """Number of answers that can be asked for: up and down for each output."""
         return 2 * self.n_outputs
 
-    def is_original(self, original: Gaussian, target: Tensor) -> Tensor:  # noqa: ARG002
-        """Tell that no direction is what the given network says."""
-        return torch.zeros_like(target, dtype=torch.bool)
-
     @property
     def count(self) -> int:
-        """Number of searches for each row."""
+        """Number of searches for each sample."""
         return 2 * self.n_outputs
 
     def choose(self, original: Gaussian) -> Tensor:
-        """Return the numbers of the directions, (n_rows, 2 * n_outputs): up, down, up, ..."""
+        """Return the numbers of the directions, (n_samples, 2 * n_outputs): up, down, up, ..."""
         return torch.arange(self.count, device=original.device).expand(len(original), -1)
 
-    def loss(self, prediction: Gaussian, original: Gaussian, target: Tensor) -> Tensor:
-        """Return the loss of each search's target at its query row, (n_searches,)."""
-        return -self.shift(prediction, original, target)
+    def is_original(self, original: Gaussian, target: Tensor) -> Tensor:  # noqa: ARG002
+        """Return that no direction is the given network's answer."""
+        return torch.zeros_like(target, dtype=torch.bool)
 
-    # The score at which a search has come to another answer: a standard deviation away. Costs rise
-    # with the square of the distance, also where a search did not go.
-    level = 1.0
-    continues = True
+    def loss(self, prediction: Gaussian, original: Gaussian, target: Tensor) -> Tensor:
+        """Return the loss of each search's target at its sample, (n_searches,)."""
+        return -self.score(prediction, original, target)
 
     def score(self, prediction: Gaussian, original: Gaussian, target: Tensor) -> Tensor:
-        """Return how far each search has moved the mean in its direction, (n_searches,)."""
-        return self.shift(prediction, original, target)
-
-    def shift(self, prediction: Gaussian, original: Gaussian, target: Tensor) -> Tensor:
         """Return how far each search has moved the mean in its direction, (n_searches,)."""
         shift = self.position(prediction, original)
         sign = 1.0 - 2.0 * (target % 2)
         return sign * shift.gather(-1, (target // 2)[:, None])[:, 0]
 
     def position(self, prediction: Gaussian, original: Gaussian) -> Tensor:
-        """Return where a prediction is, in coordinates that are comparable between data sets."""
+        """Return a prediction in coordinates that are comparable between data sets."""
         return (prediction.mean - original.mean) / original.variance.sqrt()
 
     def name(self, target: int) -> str | None:
-        """Return what a target is called."""
+        """Return the name of a target."""
         return ("up", "down")[target % 2]
 
     def rival_names(self, rivals: Gaussian, original: Gaussian) -> np.ndarray:
-        """Return in which direction models that disagree are off the most."""
+        """Return the direction of the largest shift in the predictions of models."""
         shift = self.position(rivals, original)
         output = shift.abs().argmax(dim=-1, keepdim=True)
         up = (shift.gather(-1, output)[:, 0] > 0).cpu().numpy()
         return np.where(up, "up", "down").astype(object)
 
 
-class UntargetedClasses(ClassTargets):
-    """Classification with a single search that raises the divergence itself."""
+class _Untargeted:
+    """A single search for each sample, which raises the divergence itself."""
 
     untargeted = True
     count = 1
 
-    def choose(self, original: Categorical) -> Tensor:
-        """Return one nameless target for each row."""
+    def choose(self, original: Any) -> Tensor:
+        """Return one nameless target for each sample."""
         return torch.zeros(len(original), 1, dtype=torch.long, device=original.device)
 
-    def is_original(self, original: Categorical, target: Tensor) -> Tensor:  # noqa: ARG002
-        """Tell that no target is what the given network says."""
+    def is_original(self, original: Any, target: Tensor) -> Tensor:  # noqa: ARG002
+        """Return that the target is not the given network's answer."""
         return torch.zeros_like(target, dtype=torch.bool)
 
-    def loss(self, prediction: Categorical, original: Categorical, target: Tensor) -> Tensor:  # noqa: ARG002
+    def loss(self, prediction: Any, original: Any, target: Tensor) -> Tensor:  # noqa: ARG002
         """Return minus the divergence."""
         return -original.kl(prediction)
+
+    def name(self, target: int) -> None:
+        """Return None: the target has no name."""
+
+
+class UntargetedClasses(_Untargeted, ClassTargets):
+    """Untargeted search of a classifier."""
 
     def score(self, prediction: Categorical, original: Categorical, target: Tensor) -> Tensor:  # noqa: ARG002
-        """Return the log-odds of all classes but the one that the given network says."""
+        """Return the log-odds of all classes except the given network's answer."""
         return -super().score(prediction, original, original.log_proba.argmax(dim=-1))
 
-    def name(self, target: int) -> None:
-        """Return None: the target has no name."""
 
+class UntargetedOutputs(_Untargeted, DirectionTargets):
+    """Untargeted search of a regressor."""
 
-class UntargetedOutputs(DirectionTargets):
-    """Regression with a single search that raises the divergence itself."""
-
-    untargeted = True
-    count = 1
-
-    def choose(self, original: Gaussian) -> Tensor:
-        """Return one nameless target for each row."""
-        return torch.zeros(len(original), 1, dtype=torch.long, device=original.device)
-
-    def loss(self, prediction: Gaussian, original: Gaussian, target: Tensor) -> Tensor:  # noqa: ARG002
-        """Return minus the divergence."""
-        return -original.kl(prediction)
-
-    def shift(self, prediction: Gaussian, original: Gaussian, target: Tensor) -> Tensor:  # noqa: ARG002
-        """Return how far each search has moved the mean, in whatever direction, (n_searches,)."""
+    def score(self, prediction: Gaussian, original: Gaussian, target: Tensor) -> Tensor:  # noqa: ARG002
+        """Return how far each search has moved the mean in any direction, (n_searches,)."""
         return self.position(prediction, original).norm(dim=-1)
 
-    def name(self, target: int) -> None:
-        """Return None: the target has no name."""
 
-
-# What users may ask for; penalty search has "untargeted" besides.
+# The values of users; penalty search has "untargeted" besides.
 TARGETS = [StrOptions({"auto", "all"}), Interval(Integral, 1, None, closed="left")]
 
 Targets = ClassTargets | DirectionTargets | UntargetedClasses | UntargetedOutputs
 
 
 def class_targets(labels: np.ndarray, targets: str | int) -> ClassTargets:
-    """Return the targets among classes that a user asks for: a number, or in words."""
+    """Return the targets among classes that a user asks for, by a number or a word."""
     if targets == "untargeted":
         return UntargetedClasses(labels)
     if targets == "auto":
@@ -215,7 +196,7 @@ def class_targets(labels: np.ndarray, targets: str | int) -> ClassTargets:
 
 
 def direction_targets(n_outputs: int, targets: str | int) -> DirectionTargets:
-    """Return the targets among directions that a user asks for, in words."""
+    """Return the targets among directions that a user asks for, by a word."""
     if not isinstance(targets, str):
         raise ValueError(
             f"targets={targets} is a number of classes, but regressors have directions: pass "

@@ -14,6 +14,7 @@ from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from .._messages import few, short_messages, shown
+from .._network.inputs.rows import Inputs
 from .._network.inputs.sources import open_source
 from .._network.limits import Limits, computing, slices
 from .._posterior.fitted import FittedMethod, Question
@@ -23,7 +24,6 @@ from .._posterior.training_range import refuse_beyond_range, warn_beyond_range
 from .._search.found import costs_of_rivals, found_models, search_traces
 from .._search.models import AdversarialModels
 from .._search.natural.arguments import LinearSearch, NaturalSearch
-from .._search.needs import sized
 from .._search.penalty.arguments import PenaltySearch
 from .._search.problem import Problem
 from .._search.rivals import refined_costs
@@ -130,7 +130,12 @@ class AdversarialSearch(WeightChanging):
 
     def _sized(self, fitted: FittedMethod, data: FitData) -> FittedMethod:
         question = Question(self.setting, self.measure, self._limits(data))
-        return sized(fitted, data.training.inputs, question)
+
+        def run(models: AdversarialModels, inputs: Inputs, limits: Limits) -> object:
+            return replace(fitted, models=models).results(inputs, replace(question, limits=limits))
+
+        models = fitted.models.sized(run, data.training.inputs, question.limits)
+        return replace(fitted, models=models)
 
     def _remedies(self) -> tuple[str, ...]:
         workers = "n_jobs=-1 spreads rows over all cores"
