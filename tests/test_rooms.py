@@ -42,7 +42,7 @@ INSIDE = {
     + ["training", "chain", "reference", "cut", "parameters", "executors", "free"],
     "_network/inputs": ["layouts", "rows", "items", "sources", "transformed", "named"],
     "_network/adapters": ["opened", "targets", "networks", "stored"],
-    "_network/cut": ["layers", "remembered", "running", "chained", "replayed", "split"],
+    "_network/cut": ["layers", "running", "chained", "replayed", "split"],
     "_curvature": ["layouts", "layers", "scores", "structures", "measure", "prior"]
     + ["preconditioner", "influence"],
     "_search": ["needs", "targets", "problem", "searches", "natural", "penalty", "models", "rivals"]

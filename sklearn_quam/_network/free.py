@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from ..exceptions import UnreadableFileError
 from .adapters import is_quantised
 from .cut.layers import is_compiled, layers_in_order
-from .cut.remembered import RememberedRows
 from .cut.split import SplitModule, split_module
 from .executors import EXECUTORS, Executor, choose_executor
 from .inputs.rows import Inputs, Rows, StoredRows
@@ -59,9 +58,7 @@ class FreeNetwork:
 
     def __reduce__(self) -> tuple[Callable[..., FreeNetwork], tuple[Any, ...]]:
         executor = self.executor.name, self.executor.likelihood
-        # Values at cuts are never stored.
-        split = replace(self.split, remembered=None)
-        return _restored, (self.module, self.free, split, *executor, self.probe, self.output)
+        return _restored, (self.module, self.free, self.split, *executor, self.probe, self.output)
 
     def _to_store(self) -> dict[str, Any]:
         likelihood = replace(self.executor.likelihood, output=self.output)
@@ -154,7 +151,6 @@ def free_network(
     parameters: Any,
     inputs: Inputs | StoredRows,
     seed: int,
-    remembered: RememberedRows | None = None,
 ) -> FreeNetwork:
     """Return the given network as a function of the parameters that a user names."""
     module, probe = reference.module, probe_rows(inputs)
@@ -167,7 +163,7 @@ def free_network(
     compiled = [p for part in module.modules() if is_compiled(part) for p in part.parameters()]
     if any(id(p) in chosen for p in compiled):
         _refuse_compiled()
-    return _cut(module, free, likelihood, probe, remembered)
+    return _cut(module, free, likelihood, probe)
 
 
 def _cut(
@@ -175,13 +171,11 @@ def _cut(
     free: FreeParameters,
     likelihood: Likelihood,
     probe: Inputs,
-    remembered: RememberedRows | None = None,
 ) -> FreeNetwork:
     """Cut a network where its free parameters begin."""
     output = likelihood.output
     split = split_module(module, free.names, probe, pick=likelihood.pick)
     _refuse_quantised(split.rest)
-    split = split.remembering(remembered)
     if split.rest is not module:
         likelihood = replace(likelihood, output=None)  # the rest returns what was picked
     executor = choose_executor(

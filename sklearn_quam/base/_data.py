@@ -13,7 +13,6 @@ from sklearn.utils.validation import _check_sample_weight, column_or_1d, validat
 
 from .._messages import cut, is_about_numbers, shown
 from .._network.adapters import is_torch, split_pipeline
-from .._network.cut.remembered import RememberedRows
 from .._network.inputs.items import StoredDataset
 from .._network.inputs.layouts import from_tensor, refuse_masked
 from .._network.inputs.rows import Source, StoredRows
@@ -38,8 +37,6 @@ class FitData:
         What it predicts for them.
     seed : int
         Seeds whatever the method draws.
-    remembered : RememberedRows or None
-        Where values at a cut of the network may be kept.
     passed : dict
         Arguments of ``fit``: ``X``, ``X_val``, ``y_val`` and ``fit_params`` as the user passed
         them; ``X_checked``, ``y_checked`` and ``sample_weight`` after validation.
@@ -49,7 +46,6 @@ class FitData:
     training: TrainingSet
     original: Prediction
     seed: int
-    remembered: RememberedRows | None
     passed: dict[str, Any]
 
 

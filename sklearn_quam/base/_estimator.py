@@ -141,8 +141,7 @@ class NetworkEstimator(WrapsNetwork):
         refuse_infinite_loss(self.reference_loss_)
         passed |= {"X_checked": X, "y_checked": y, "fit_params": fit_params}
         passed["sample_weight"] = sample_weight
-        remembered = getattr(self, "_remembered", None)
-        return FitData(reference, training, original, seed, remembered, passed)
+        return FitData(reference, training, original, seed, passed)
 
     def _wrapped(self) -> Any:
         """Return the estimator that the network is taken from."""
@@ -198,7 +197,7 @@ class NetworkEstimator(WrapsNetwork):
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(super().__getstate__())
-        for name in ("_remembered", "_families", "_passed_rows"):
+        for name in ("_families", "_passed_rows"):
             state.pop(name, None)
         return state
 

@@ -27,9 +27,7 @@ class WeightChanging(BaseUncertaintyEstimator):
 
     def _free_network(self, fit: FitData) -> FreeNetwork:
         """Cut the network, and set the fitted attributes that say what changes."""
-        network = free_network(
-            fit.reference, self.parameters, fit.training.inputs, fit.seed, fit.remembered
-        )
+        network = free_network(fit.reference, self.parameters, fit.training.inputs, fit.seed)
         self.parameter_names_ = list(network.free.names)
         self.n_parameters_searched_ = network.free.size
         return network

@@ -14,7 +14,6 @@ from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, proces
 
 from .._messages import ShortMessages, shown
 from .._network.adapters import is_pretrained, is_torch, split_pipeline
-from .._network.cut.remembered import RememberedRows
 from .._network.training import sample_weight_argument
 from .checks.seen import Families
 
@@ -47,9 +46,7 @@ class WrapsNetwork(ShortMessages, BaseEstimator):
         for name in _CLONED_ATTRIBUTES:
             if hasattr(self, name):
                 setattr(duplicate, name, getattr(self, name))
-        # The candidates of a search share what the frozen part of their network has computed.
-        duplicate._remembered = self.__dict__.setdefault("_remembered", RememberedRows())
-        # And what was passed to fit as the training data of a given network.
+        # The candidates of a search share what was passed to fit as the training data.
         duplicate._families = self.__dict__.setdefault("_families", Families())
         return duplicate
 

@@ -8,6 +8,7 @@ from functools import partial
 from numbers import Integral, Real
 from typing import Any, NamedTuple
 
+import joblib
 import numpy as np
 from sklearn.base import clone, is_classifier, is_outlier_detector
 from sklearn.exceptions import UndefinedMetricWarning
@@ -15,10 +16,10 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.pipeline import make_pipeline
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
+from torch import nn
 
 from .._messages import checked_arguments, few
 from .._network.adapters import is_fitted, is_pretrained, split_pipeline
-from .._network.cut.remembered import module_digest
 from .._network.outputs import NETWORK_ERRORS
 from .._posterior.progress import tracked
 from .._posterior.results import COMPONENTS
@@ -271,15 +272,21 @@ def _named(estimators: Any) -> dict[str, Any]:
     return named
 
 
-def _entropy_of_network(estimator: Any) -> tuple[bytes, Any]:
+def _digest(module: nn.Module) -> str:
+    """Return the same for copies of a network."""
+    weights = (*module.named_parameters(), *module.named_buffers())
+    return joblib.hash([(name, weight.numpy(force=True)) for name, weight in weights])
+
+
+def _entropy_of_network(estimator: Any) -> tuple[str, Any]:
     """Return a digest of the network's weights, and the network alone as a method, or None."""
     try:
         transformers, method = opened(estimator, METHOD_OR_DETECTOR)
     except TypeError:
-        return b"", None
+        return "", None
     network = getattr(method, "estimator_", getattr(method, "estimator", None))
     if _task_of(method) is None or not is_pretrained(network):
-        return b"", None
+        return "", None
     arguments = {name: getattr(method, name) for name in ("link", "output", "device")}
     if _task_of(method) == "classifier":
         reference: Any = ReferenceClassifier(network, **arguments)
@@ -287,7 +294,7 @@ def _entropy_of_network(estimator: Any) -> tuple[bytes, Any]:
         arguments["noise_variance"] = getattr(method, "noise_variance_", None)
         reference = ReferenceRegressor(network, measure=method.measure, **arguments)
     fitted = getattr(method, "_fitted", None)
-    digest = b"" if fitted is None else module_digest(fitted.reference.module)
+    digest = "" if fitted is None else _digest(fitted.reference.module)
     return digest, make_pipeline(*map(FrozenEstimator, transformers), reference)
 
 
@@ -411,7 +418,7 @@ def compare_uncertainty(
     held_out = {} if X_val is None else {"X_val": X_val, "y_val": y_val}
     comparison = _Comparison(data, held_out, sets, classification, bootstrap, errors)
     rows: list[dict[str, Any]] = []
-    networks: dict[bytes, tuple[str, Any]] = {}
+    networks: dict[str, tuple[str, Any]] = {}
     with read_once():
         for name, estimator in tracked(methods.items(), "Comparing", verbose, unit="method"):
             judged, estimator = comparison.judge(name, estimator, component)
@@ -419,7 +426,7 @@ def compare_uncertainty(
             networks.setdefault(digest, (name, reference))
             rows += judged
     if len(networks) > 1:
-        networks.pop(b"", None)
+        networks.pop("", None)
     for number, (name, reference) in enumerate(networks.values()):
         of_whom = f" of {name}" if number else ""
         if classification:

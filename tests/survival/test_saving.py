@@ -62,7 +62,7 @@ def through_a_file(est, folder, given):
 
 
 # What helps to fit, or warns, and does not answer.
-IN_MEMORY = {"estimators_", "_remembered", "_families", "_passed_rows", "_scales_inputs"}
+IN_MEMORY = {"estimators_", "_families", "_passed_rows", "_scales_inputs"}
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,16 @@
 """A cut of any network: modules whose output is the same for all models run once.
 
-The network is run with searched parameters that are not a number. A module that returns the same
-as before does not depend on them. What it returns are values at the cut; behind the cut the
-network's own code runs again, and such modules hand out these values instead.
+The network runs with searched parameters that are not a number. A module that returns the same as
+before does not depend on them. Such outputs are the values at the cut. Behind the cut the network's
+own code runs again, and these modules return the recorded values.
 """
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -20,14 +21,15 @@ from torch.func import functional_call
 from torch.utils import _pytree as pytree
 
 from ...exceptions import NetworkError
+from ..inputs.named import SameNames
 from ..inputs.rows import Inputs
 from ..outputs import NetworkErrors
 from .layers import is_compiled
-from .running import Noted, Pick, UpToCut, copy_sharing, same, with_other_weights
+from .running import Pick, UpToCut, copy_sharing, same, with_other_weights
 
-# Switches something on that differs between models; what depends on it is then no number.
+# Switches on what else differs between models; what depends on it is then not a number.
 Poison = Callable[[], AbstractContextManager]
-# The name of a module, and which of its calls is meant.
+# The name of a module, and the number of the call.
 _Key = tuple[str, int]
 _N_TRIALS = 2
 _PLAIN = (bool, int, float, str, type(None))
@@ -36,173 +38,122 @@ _HOOKS += ("_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs")
 
 
 class NothingToCutError(NetworkError):
-    """All of the network depends on what differs between models."""
+    """All of the network depends on the parameters in which models differ."""
 
 
 @dataclass(frozen=True)
-class _Kept:
-    """What a call of a module returned that is not run again.
+class _Part:
+    """A tensor in the output of a module, with the axis of its samples, or a constant."""
 
-    Parameters
-    ----------
-    key : tuple of str and int
-        The call.
-    form : object
-        Its output, with numbers from zero on in place of tensors and constants.
-    parts : tuple
-        The axis of the rows of each tensor, or a constant in a tuple.
-    needed : tuple of bool
-        Whether the numbers in it are needed, or its shape is enough.
-    """
+    axis: int | None
+    constant: Any = None
+    # Whether the numbers have an influence on the network's output, or only the shape.
+    needed: bool = True
 
-    key: _Key
-    form: Any
-    parts: tuple[Any, ...]
-    needed: tuple[bool, ...]
+    def take(self, values: Iterator[Tensor]) -> Any:
+        """Return the part, as it was in the output."""
+        if self.axis is None:
+            return self.constant
+        value = next(values)
+        if not self.needed:
+            value = value.new_zeros(()).expand(value.shape[:-1])
+        return value.movedim(0, self.axis)
 
 
-class Replay(nn.Module):
-    """Runs a network in which some modules return what is known.
+# Calls of modules that are not run again, with a `_Part` in place of each part of the output.
+_Kept = dict[_Key, Any]
 
-    Parameters
-    ----------
-    module : torch.nn.Module
-        The network, whose parts keep their names.
-    kept : tuple of _Kept
-        What is known.
-    n_inputs : int
-        How many inputs the network takes.
-    pick : callable
-        Returns what counts of the network's output.
-    """
 
-    def __init__(
-        self, module: nn.Module, kept: tuple[_Kept, ...], n_inputs: int, pick: Pick
-    ) -> None:
-        super().__init__()
+class _Calls:
+    """Outputs of calls of modules while a network runs."""
+
+    def __init__(self, outputs: dict[_Key, Any]) -> None:
+        self.outputs, self._counts = outputs, Counter[str]()
+
+    def next(self, name: str) -> _Key:
+        """Return the key of the next call of a module."""
+        self._counts[name] += 1
+        return name, self._counts[name] - 1
+
+
+_CALLS: ContextVar[_Calls | None] = ContextVar("calls", default=None)
+
+
+@contextmanager
+def _during(outputs: dict[_Key, Any]) -> Iterator[None]:
+    """Record outputs of modules, or hand them out, while a network runs in this thread."""
+    token = _CALLS.set(_Calls(outputs))
+    try:
+        yield
+    finally:
+        _CALLS.reset(token)
+
+
+def _copied(output: Any) -> Any:
+    """Return a copy of an output: code behind the module may write into it."""
+    return pytree.tree_map(lambda part: part.clone() if isinstance(part, Tensor) else part, output)
+
+
+def _record(name: str, _: nn.Module, __: Any, output: Any) -> None:
+    calls = _CALLS.get()
+    if calls is not None:
+        calls.outputs[calls.next(name)] = _copied(output)
+
+
+def _hand_out(name: str, *_: Any, **__: Any) -> Any:
+    calls: Any = _CALLS.get()
+    return _copied(calls.outputs[calls.next(name)])
+
+
+class Replay(SameNames):
+    """Run a network in which the modules in `kept` return the values at the cut."""
+
+    def __init__(self, module: nn.Module, kept: _Kept, n_inputs: int, pick: Pick) -> None:
         copied = copy_sharing(module)
-        for name in {one.key[0] for one in kept}:
+        for name, _ in kept:
             part = copied.get_submodule(name)
-            part.forward = _HandOut(self, name)
+            part.forward = partial(_hand_out, name)
             for hooks in _HOOKS:
                 setattr(part, hooks, OrderedDict())
-        self._network: Any
-        self._kept, self._n_inputs, self._pick, self._noted = kept, n_inputs, pick, Noted()
-        # Not as a part: that would put another name before those of its parameters.
-        object.__setattr__(self, "_network", copied)
-        for shared in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
-            object.__setattr__(self, shared, getattr(copied, shared))
+        super().__init__(copied)
+        self._kept, self._n_inputs, self._pick = kept, n_inputs, pick
         self.training = False
 
     def forward(self, *values: Tensor) -> Any:
-        """Return what the network makes of its inputs and of what is known."""
-        rest = list(values[self._n_inputs :])
-        self._noted.outputs = {one.key: _output(one, rest) for one in self._kept}
-        self._noted.calls = Counter()
-        try:
+        """Return the output of the network."""
+        rest = iter(values[self._n_inputs :])
+        outputs = {
+            key: pytree.tree_map(lambda part: part.take(rest), form)
+            for key, form in self._kept.items()
+        }
+        with _during(outputs):
             return self._pick(self._network(*values[: self._n_inputs]))
-        finally:
-            self._noted.outputs = None
-
-    def hand_out(self, name: str) -> Any:
-        """Return what the next call of a module returned."""
-        key = (name, self._noted.calls[name])
-        self._noted.calls[name] += 1
-        return self._noted.outputs[key]()
 
 
-class _HandOut:
-    """The ``forward`` of a module whose output is known."""
+class UpToModules(UpToCut):
+    """Run a network, and return its inputs and what the modules in `kept` return."""
 
-    def __init__(self, replay: Replay, name: str) -> None:
-        self.replay, self.name = replay, name
+    def __init__(self, module: nn.Module, rest: Replay, pick: Pick, kept: _Kept) -> None:
+        super().__init__(module, rest, pick)
+        self.kept = kept
+        _record_calls(module, tuple(name for name, _ in kept))
 
-    def __call__(self, *_: Any, **__: Any) -> Any:
-        return self.replay.hand_out(self.name)
-
-
-def _output(kept: _Kept, values: list[Tensor]) -> Callable[[], Any]:
-    """Return what makes the output of a module; takes its values off the list."""
-    parts = []
-    for part, needed in zip(kept.parts, kept.needed, strict=True):
-        if isinstance(part, tuple):
-            parts.append(part[0])
-            continue
-        value = values.pop(0)
-        if not needed:
-            value = value.new_zeros(()).expand(value.shape[:-1])
-        parts.append(value.movedim(0, part))
-    # Copies: what comes behind may write into them.
-    return lambda: pytree.tree_unflatten(
-        [p.clone() if isinstance(p, Tensor) else p for p in parts],
-        pytree.tree_structure(kept.form),
-    )
-
-
-class _Notebook:
-    """Notes what modules of a network return, for each thread.
-
-    Parameters
-    ----------
-    module : torch.nn.Module
-        The network, a copy of its own.
-    names : iterable of str
-        The modules.
-    kept : tuple of _Kept
-        What is known of them.
-    """
-
-    def __init__(
-        self, module: nn.Module, names: Iterable[str], kept: tuple[_Kept, ...] = ()
-    ) -> None:
-        self.kept, self.noted = kept, Noted()
-        for name in names:
-            module.get_submodule(name).register_forward_hook(partial(self._note, name))
-
-    def __repr__(self) -> str:
-        return repr(self.kept)
-
-    def __call__(self, _: nn.Module, inputs: tuple[Tensor, ...]) -> _Watcher:
-        return _Watcher(self, inputs)
-
-    def _note(self, name: str, _: nn.Module, __: Any, output: Any) -> None:
-        key = (name, self.noted.calls[name])
-        self.noted.calls[name] += 1
-        # Copies: what comes behind may write into it.
-        leaves, spec = pytree.tree_flatten(output)
-        clones = [p.clone() if isinstance(p, Tensor) else p for p in leaves]
-        self.noted.outputs[key] = clones, spec
-
-
-class _Watcher:
-    """Notes what modules return while a network runs on some inputs."""
-
-    def __init__(self, notebook: _Notebook, inputs: tuple[Tensor, ...]) -> None:
-        self._notebook, self._inputs = notebook, tuple(part.clone() for part in inputs)
-        # Tensors and constants, and how they belong together.
-        self.outputs: dict[_Key, tuple[list[Any], Any]] = {}
-
-    def __enter__(self) -> _Watcher:
-        noted = self._notebook.noted
-        noted.outputs, noted.calls = self.outputs, Counter()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._notebook.noted.outputs = None
-
-    def values(self, output: Any) -> tuple[Tensor, ...]:  # noqa: ARG002
-        """Return the values at the cut: the inputs, and what modules returned."""
-        if {one.key for one in self._notebook.kept} != set(self.outputs):
+    def record(self, *inputs: Any) -> tuple[Any, tuple[Tensor, ...]]:
+        """Return the output of the network, and the values at the cut."""
+        values = [part.clone() for part in inputs]
+        outputs: dict[_Key, Any] = {}
+        with _during(outputs):
+            output = self.pick(self.module(*inputs))
+        if set(self.kept) != set(outputs):
             raise NetworkError("For some rows the network runs other modules.")
-        found = list(self._inputs)
-        for one in self._notebook.kept:
-            values = self.outputs[one.key][0]
-            for part, needed, value in zip(one.parts, one.needed, values, strict=True):
-                if not isinstance(part, tuple):
-                    rows = value.movedim(part, 0)
-                    # No numbers, but the shape.
-                    found.append(rows if needed else rows.new_empty((*rows.shape, 0)))
-        return tuple(found)
+        for key, form in self.kept.items():
+            leaves = zip(pytree.tree_leaves(form), pytree.tree_leaves(outputs[key]), strict=True)
+            for part, value in leaves:
+                if part.axis is not None:
+                    rows = value.movedim(part.axis, 0)
+                    # Where no numbers are needed, an empty tensor holds the shape.
+                    values.append(rows if part.needed else rows.new_empty((*rows.shape, 0)))
+        return output, tuple(values)
 
 
 def cut_before_modules(
@@ -211,63 +162,37 @@ def cut_before_modules(
     probe: Inputs,
     pick: Pick,
     poison: Poison = nullcontext,
-) -> tuple[UpToCut, Replay]:
-    """Cut a network behind the modules that are the same for all models.
-
-    Parameters
-    ----------
-    module : torch.nn.Module
-        The network.
-    names : tuple of str
-        The parameters in which models differ.
-    probe : Inputs
-        Some rows of input, at least three.
-    pick : callable
-        Returns what counts of the network's output.
-    poison : callable, default=nullcontext
-        Returns a context in which what else differs between models is no number.
-
-    Returns
-    -------
-    tuple of UpToCut and Replay
-        The two parts. An error where no module is the same for all models, or the parts do
-        something else than the network.
-    """
+) -> tuple[UpToModules, Replay]:
+    """Cut a network behind the modules that are the same for all models; return both parts."""
     kept = _same_for_all(module, names, probe, poison)
     if not kept:
         raise NothingToCutError("No module is the same for all models.")
-    whole = _cut(module, kept, len(probe.parts), pick)
-    found = [whole]
+    found = [_cut(module, kept, probe, pick)]
     # Some networks cannot be differentiated.
     with suppress(NetworkError):
-        needed = _without_unneeded(kept, *whole, probe)
-        found.insert(0, _cut(module, needed, len(probe.parts), pick))
+        found.insert(0, _cut(module, _without_unneeded(kept, *found[0], probe), probe, pick))
     for frozen, rest in found:
         if _agree(module, names, frozen, rest, probe, pick):
             return frozen, rest
     raise NetworkError("The parts of the network do something else than the whole.")
 
 
-def _cut(
-    module: nn.Module, kept: tuple[_Kept, ...], n_inputs: int, pick: Pick
-) -> tuple[UpToCut, Replay]:
-    rest = Replay(module, kept, n_inputs, pick)
-    names = tuple(dict.fromkeys(one.key[0] for one in kept))
-    copied = copy_sharing(module)
-    return UpToCut(copied, rest, pick, _Notebook(copied, names, kept)), rest
+def _cut(module: nn.Module, kept: _Kept, probe: Inputs, pick: Pick) -> tuple[UpToModules, Replay]:
+    rest = Replay(module, kept, len(probe.parts), pick)
+    return UpToModules(copy_sharing(module), rest, pick, kept), rest
 
 
 def _agree(
     module: nn.Module,
     names: tuple[str, ...],
-    frozen: UpToCut,
+    frozen: UpToModules,
     rest: Replay,
     probe: Inputs,
     pick: Pick,
 ) -> bool:
-    """Tell whether the parts do what the network does, with the given and with other weights."""
-    n_trials = _N_TRIALS if names else 0
-    trials = [module, *(with_other_weights(module, names, seed) for seed in range(n_trials))]
+    """Return whether the parts do the same as the network, with the given and other weights."""
+    seeds = range(_N_TRIALS if names else 0)
+    trials = [module, *(with_other_weights(module, names, seed) for seed in seeds)]
     for rows in (probe, probe[:-1]):
         try:
             with torch.no_grad(), NetworkErrors():
@@ -284,7 +209,7 @@ def _agree(
 
 def _same_for_all(
     module: nn.Module, names: tuple[str, ...], probe: Inputs, poison: Poison
-) -> tuple[_Kept, ...]:
+) -> _Kept:
     """Return the calls of modules that are the same for all models, without those inside them."""
     searched = {id(module.get_parameter(name)) for name in names}
     candidates = tuple(
@@ -298,65 +223,57 @@ def _same_for_all(
     poisoned = copy_sharing(module, but=names)
     for name in names:
         poisoned.get_parameter(name).data.fill_(torch.nan)
-    given, fewer = (_run(module, candidates, rows) for rows in (probe, probe[:-1]))
+    given, fewer = (_outputs(module, candidates, rows) for rows in (probe, probe[:-1]))
     with poison():
-        differing = _run(poisoned, candidates, probe)
+        differing = _outputs(poisoned, candidates, probe)
     calls = Counter(name for name, _ in given)
-    found: dict[str, list[Any]] = {}
+    found: _Kept = {}
     for name in candidates:
         keys = [(name, number) for number in range(calls[name])]
-        kept = [_kept(key, given[key], fewer.get(key), differing.get(key)) for key in keys]
-        inside = any(name.startswith(f"{other}.") for other in found)
-        if kept and not inside and all(kept):
-            found[name] = kept
-    return tuple(one for several in found.values() for one in several)
+        forms = [_form(given[key], fewer.get(key), differing.get(key)) for key in keys]
+        inside = any(name.startswith(f"{other}.") for other, _ in found)
+        if not inside and all(form is not None for form in forms):
+            found.update(zip(keys, forms, strict=True))
+    return found
 
 
-def _run(
-    module: nn.Module, names: tuple[str, ...], rows: Inputs
-) -> dict[_Key, tuple[list[Any], Any]]:
-    """Return what calls of modules return, as far as the network runs."""
-    copied = copy_sharing(module)
-    watcher = _Notebook(copied, names)(copied, ())
-    # It may refuse what is no number.
-    with suppress(NetworkError), torch.no_grad(), NetworkErrors(), watcher:
+def _record_calls(module: nn.Module, names: tuple[str, ...]) -> None:
+    for name in dict.fromkeys(names):
+        module.get_submodule(name).register_forward_hook(partial(_record, name))
+
+
+def _outputs(module: nn.Module, names: tuple[str, ...], rows: Inputs) -> dict[_Key, Any]:
+    """Return the outputs of calls of modules, up to the first error of the network."""
+    copied, outputs = copy_sharing(module), dict[_Key, Any]()
+    _record_calls(copied, names)
+    with suppress(NetworkError), torch.no_grad(), NetworkErrors(), _during(outputs):
         copied(*rows.clone().parts)
-    return watcher.outputs
+    return outputs
 
 
-def _kept(key: _Key, given: Any, fewer: Any, differing: Any) -> _Kept | None:
-    """Return how a call may be handed out, if it has rows and is the same for all models."""
-    if fewer is None or differing is None or not given[1] == fewer[1] == differing[1]:
+def _form(given: Any, fewer: Any, differing: Any) -> Any | None:
+    """Return an output in parts, if it has samples and is the same for all models."""
+    leaves, spec = zip(*map(pytree.tree_flatten, (given, fewer, differing)), strict=True)
+    if not leaves[0] or not spec[0] == spec[1] == spec[2]:
         return None
-    parts: list[Any] = []
-    for value, less, other in zip(given[0], fewer[0], differing[0], strict=True):
-        if isinstance(value, Tensor):
-            axis = _row_axis(value, less)
-            if axis is None or not torch.equal(value, other):
-                return None
-            parts.append(axis)
-        elif isinstance(value, _PLAIN) and value == less == other:
-            parts.append((value,))
-        else:
-            return None
-    form = pytree.tree_unflatten(range(len(parts)), given[1])
-    return _Kept(key, form, tuple(parts), (True,) * len(parts)) if parts else None
+    parts = [_part(*values) for values in zip(*leaves, strict=True)]
+    return None if None in parts else pytree.tree_unflatten(parts, spec[0])
 
 
-def _row_axis(value: Tensor, fewer: Any) -> int | None:
-    """Return the axis of a value that is shorter by one with a row less."""
-    if not isinstance(fewer, Tensor) or value.ndim != fewer.ndim:
+def _part(value: Any, fewer: Any, other: Any) -> _Part | None:
+    """Return a part of an output; `fewer` is the same with one sample less."""
+    if not isinstance(value, Tensor):
+        same_for_all = isinstance(value, _PLAIN) and value == fewer == other
+        return _Part(None, value) if same_for_all else None
+    if not isinstance(fewer, Tensor) or not isinstance(other, Tensor) or value.ndim != fewer.ndim:
         return None
     changed = [axis for axis in range(value.ndim) if value.shape[axis] != fewer.shape[axis]]
-    if len(changed) != 1 or value.shape[changed[0]] != fewer.shape[changed[0]] + 1:
-        return None
-    return changed[0]
+    one_less = len(changed) == 1 and value.shape[changed[0]] == fewer.shape[changed[0]] + 1
+    return _Part(changed[0]) if one_less and torch.equal(value, other) else None
 
 
-def _without_unneeded(
-    kept: tuple[_Kept, ...], frozen: UpToCut, rest: Replay, probe: Inputs
-) -> tuple[_Kept, ...]:
-    """Return the same, where numbers that have no influence on the output are not needed."""
+def _without_unneeded(kept: _Kept, frozen: UpToModules, rest: Replay, probe: Inputs) -> _Kept:
+    """Return the same, with only the shape of what has no influence on the output."""
     n_inputs = len(probe.parts)
     with torch.no_grad(), NetworkErrors():
         values = [value.clone() for value in frozen(*probe.clone().parts)]
@@ -367,7 +284,8 @@ def _without_unneeded(
         gradients = torch.autograd.grad(total, floating, allow_unused=True) if floating else ()
     used = {id(v) for v, gradient in zip(floating, gradients, strict=True) if gradient is not None}
     needed = iter(not v.is_floating_point() or id(v) in used for v in values[n_inputs:])
-    return tuple(
-        replace(one, needed=tuple(isinstance(p, tuple) or next(needed) for p in one.parts))
-        for one in kept
-    )
+
+    def marked(part: _Part) -> _Part:
+        return part if part.axis is None else replace(part, needed=next(needed))
+
+    return {key: pytree.tree_map(marked, form) for key, form in kept.items()}
