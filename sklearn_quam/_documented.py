@@ -170,6 +170,8 @@ _METHOD = parsed(
     memory_limit : int, float or str
         Memory for models that run together, in bytes or as a text such as "1GB"; None takes a
         quarter of what is free.
+    random_state : int, RandomState instance or None
+        Seeds all random draws, and the training of an unfitted estimator.
     verbose : int
         1 shows progress bars, 0 none; None shows those that take more than about ten seconds.
 

@@ -102,7 +102,6 @@ LIVE = ("setting", "measure", "memory_limit", "n_jobs", "verbose")
 # Another valid value of each argument that says what is fitted; the rest is changed below by kind.
 OTHER_VALUES = {
     "structure": "diag",
-    "predictive": "probit",
     "link": {"classifier": "log_probabilities", "regressor": "mean_variance"},
     "output": 1,
     "device": torch.device("cpu"),

@@ -42,7 +42,6 @@ OF_THE_TASK = {
     "estimator": "names the estimators of the task",
     "link": "names the links of the task",
     "measure": "losses of classes, or variances of values",
-    "learning_rate": "regressors step along the squared error",
     "search": "the automatic one differs",
     "setting": "QUAM's models predict values, but not classes",
     "temperature": "the automatic one differs",

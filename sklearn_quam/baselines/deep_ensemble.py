@@ -2,37 +2,177 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any, ClassVar, Generic
+
+import numpy as np
+from sklearn import config_context
+from sklearn.utils._param_validation import Interval
+from sklearn.utils.parallel import Parallel, delayed
 
 from .._documented import CLASSIFIER, REGRESSOR, documented
-from .._posterior.fitted import FittedMethod
-from .._typing import Device, NoiseVariance, RandomState
-from ..base._classifier import BaseUncertaintyClassifier
-from ..base._regressor import BaseUncertaintyRegressor
-from ._ensemble import Ensemble, Members, RegressionEnsemble
+from .._messages import shown
+from .._network.adapters import is_pretrained
+from .._network.inputs.rows import StoredRows
+from .._network.limits import Limits
+from .._network.training import train, untrained
+from .._posterior.accumulate import Posterior
+from .._posterior.fitted import AnyModels, FittedMethod, Question
+from .._posterior.progress import tracked
+from ..base._data import FitData
+from ..base._estimator import BaseUncertaintyEstimator
+from ..base._wrapping import N_JOBS
+from ._method import ClassifierMethod, RegressorMethod, arguments
 from .reference import GivenModel, ReferenceClassifier, ReferenceRegressor
 
 
+@dataclass(frozen=True, eq=False)
+class MemberRows:
+    """Samples as the reference takes them, and as each member takes them."""
+
+    reference: Any
+    members: tuple[Any, ...]
+
+    def __len__(self) -> int:
+        return len(self.reference)
+
+    def __getitem__(self, rows: Any) -> MemberRows:
+        return MemberRows(self.reference[rows], tuple(part[rows] for part in self.members))
+
+
+@dataclass(frozen=True)
+class Members(Generic[AnyModels]):
+    """The members of an ensemble, each a fitted method of its own with its own transformers."""
+
+    methods: tuple[FittedMethod[AnyModels], ...]
+
+    def sample(
+        self,
+        inputs: MemberRows,
+        original: Any,  # noqa: ARG002
+        posterior: Posterior,
+        question: Question,
+    ) -> dict[str, np.ndarray]:
+        """Add the models of all members to the accumulator; see `Models`."""
+        for method, own in zip(self.methods, inputs.members, strict=True):
+            rows, predicted = method.given(own)
+            method.models.sample(rows, predicted, posterior, question)
+        return {}
+
+    def rows_at_once(self, inputs: MemberRows, limits: Limits) -> int:
+        """Return how many samples are worked on together."""
+        return self.methods[0].models.rows_at_once(inputs.members[0], limits)
+
+
+@arguments
+class Ensemble(BaseUncertaintyEstimator):
+    """Several networks, each judged by a method of its own."""
+
+    n_estimators: int = 5
+    estimators: Any = None
+    n_jobs: int | None = None
+
+    _parameter_constraints: ClassVar[dict] = {
+        "n_estimators": [Interval(Integral, 1, None, closed="left")],
+        "estimators": [list, tuple, None],
+        "n_jobs": [*N_JOBS, None],
+    }
+    _trains_again = True
+    _counts_models = "n_estimators"
+    _member_type: ClassVar[Any]  # the method that judges a single network
+
+    def _remedies(self) -> tuple[str, ...]:
+        if self.estimators is None:
+            return super()._remedies()
+        fewer = f"pass fewer than {len(self.estimators)} estimators: every row is run through all"
+        return (fewer, super()._remedies()[-1])
+
+    def _wrapped(self) -> Any:
+        if self.estimators is None:
+            return super()._wrapped()
+        unfitted = [net for net in self.estimators if not is_pretrained(net)]
+        if unfitted or not len(self.estimators):
+            passed = shown(unfitted) if unfitted else "nothing"
+            raise ValueError(
+                f"estimators= takes fitted networks, but {passed} was passed. Pass "
+                "an unfitted one as estimator= to have n_estimators of them trained."
+            )
+        return self.estimators[0] if self.estimator is None else self.estimator
+
+    def _fit_models(self, fit: FitData) -> Any:
+        if self.estimators is None:
+            self.estimators_ = [self.estimator_, *self._train_members(fit)]
+        else:
+            self.estimators_ = list(self.estimators)
+        data = {name: fit.passed.get(name) for name in ("sample_weight", "X_val", "y_val")}
+        X = fit.passed["X_checked" if self._scales_inputs else "X"]
+        shared = set(self._member_type._get_param_names()) - {"estimator", "random_state"}
+        arguments = {name: getattr(self, name) for name in shared}
+        methods = []
+        for number, net in enumerate(self.estimators_):
+            member = self._member_type(net, random_state=fit.seed + number, **arguments)
+            member._is_member = True
+            member._scales_inputs = self._scales_inputs
+            member.fit(X, fit.passed["y_checked"], **data)
+            self._check_member(member)
+            methods.append(member._fitted)
+        return Members(tuple(methods))
+
+    def _train_members(self, fit: FitData) -> list[Any]:
+        """Return all members but the first, trained as the first was, with seeds of their own."""
+        if self.n_estimators == 1:
+            return []
+        estimator, passed = untrained(self._wrapped()), fit.passed
+        # There is nothing to be routed to an estimator that was passed fitted.
+        routing = {"enable_metadata_routing": False} if is_pretrained(self.estimator) else {}
+        seeds = np.random.SeedSequence(fit.seed).generate_state(self.n_estimators - 1) // 2
+        # The workers of scikit-learn's Parallel have the configuration that holds here.
+        with config_context(**routing):
+            options = {
+                "task": self._task,
+                "fit_params": self._route(estimator, passed["sample_weight"], passed["fit_params"]),
+                "anew": True,
+            }
+            X, y = passed["X_checked"], passed["y_checked"]
+            tasks = [delayed(train)(estimator, X, y, seed=int(own), **options) for own in seeds]
+            trained = Parallel(n_jobs=self.n_jobs, return_as="generator")(tasks)
+        return [net for net, _ in tracked(trained, "Training", self.verbose, "net", len(tasks))]
+
+    def _check_member(self, member: Any) -> None:
+        """Refuse a network that predicts something else than the reference."""
+        for name in ("classes_", "n_outputs_"):
+            own, other = getattr(self, name, ()), getattr(member, name, ())
+            if not np.array_equal(own, other):
+                raise ValueError(
+                    f"The networks do not predict the same: {name} is {shown(own)} for the "
+                    f"reference and {shown(other)} for {type(member.estimator).__name__}."
+                )
+
+    def _rows_asked(self, X: Any, inputs: StoredRows) -> MemberRows:
+        methods = self._fitted.models.methods
+        return MemberRows(inputs, tuple(self._check_rows(X, m.reference) for m in methods))
+
+
 @documented(CLASSIFIER)
-class DeepEnsembleClassifier(Ensemble, BaseUncertaintyClassifier):
+@arguments
+class DeepEnsembleClassifier(ClassifierMethod, Ensemble):
     """Uncertainty of a network's classification by an ensemble of networks.
 
     Networks that were trained alike but for their seeds are the plausible models.
 
     Parameters
     ----------
-    n_estimators : int, default=5
+    n_estimators : int
         Networks, of which the given one (or the first that is trained) is one. The others are
         trained as it was, by its own ``fit``, with seeds of their own. A plain module cannot be:
         pass more of them as ``estimators``, or wrap it in skorch.
-    estimators : list of estimators or torch.nn.Module, default=None
+    estimators : list of estimators or torch.nn.Module
         Fitted networks that are the ensemble instead; ``n_estimators`` does not count then.
         ``estimator`` remains the reference of ``setting="given"``; if it is None, the first of the
         list is.
-    n_jobs : int, default=None
+    n_jobs : int
         Networks that are trained at the same time, through joblib.
-    random_state : int, RandomState instance or None, default=None
-        Seeds the training of the networks.
 
     Attributes
     ----------
@@ -52,49 +192,17 @@ class DeepEnsembleClassifier(Ensemble, BaseUncertaintyClassifier):
     >>> X, y = load_iris(return_X_y=True)
     >>> net = MLPClassifier((10,), solver="lbfgs", random_state=0)
     >>> est = DeepEnsembleClassifier(net, n_estimators=3, random_state=0).fit(X, y)
-    >>> len(est.estimators_)
-    3
     >>> bool((est.predict_uncertainty(X).epistemic > 0).all())
     True
     """
 
     _fitted_kind = FittedMethod[Members[GivenModel]]
     _member_type = ReferenceClassifier
-    _parameter_constraints: ClassVar[dict] = {
-        **BaseUncertaintyClassifier._parameter_constraints,
-        **Ensemble._ensemble_constraints,
-    }
-
-    def __init__(
-        self,
-        estimator: Any = None,
-        *,
-        n_estimators: int = 5,
-        estimators: Any = None,
-        setting: str = "given",
-        measure: str = "entropy",
-        link: str | None = None,
-        output: str | int | None = None,
-        device: Device = None,
-        n_jobs: int | None = None,
-        random_state: RandomState = None,
-        verbose: int | None = None,
-    ) -> None:
-        self.estimator = estimator
-        self.n_estimators = n_estimators
-        self.estimators = estimators
-        self.setting = setting
-        self.measure = measure
-        self.link = link
-        self.output = output
-        self.device = device
-        self.n_jobs = n_jobs
-        self.random_state = random_state
-        self.verbose = verbose
 
 
 @documented(REGRESSOR, DeepEnsembleClassifier)
-class DeepEnsembleRegressor(RegressionEnsemble):
+@arguments
+class DeepEnsembleRegressor(RegressorMethod, Ensemble):
     """Uncertainty of a network's regression by an ensemble of networks.
 
     Examples
@@ -105,44 +213,9 @@ class DeepEnsembleRegressor(RegressionEnsemble):
     >>> X, y = load_diabetes(return_X_y=True)
     >>> net = MLPRegressor(hidden_layer_sizes=(4,), solver="lbfgs", random_state=0)
     >>> est = DeepEnsembleRegressor(net, n_estimators=3, random_state=0).fit(X, y)
-    >>> len(est.estimators_)
-    3
     >>> bool((est.predict_uncertainty(X).epistemic > 0).all())
     True
     """
 
     _fitted_kind = FittedMethod[Members[GivenModel]]
     _member_type = ReferenceRegressor
-    _parameter_constraints: ClassVar[dict] = {
-        **BaseUncertaintyRegressor._parameter_constraints,
-        **Ensemble._ensemble_constraints,
-    }
-
-    def __init__(
-        self,
-        estimator: Any = None,
-        *,
-        n_estimators: int = 5,
-        estimators: Any = None,
-        setting: str = "given",
-        measure: str = "entropy",
-        noise_variance: NoiseVariance = None,
-        link: str | None = None,
-        output: str | int | None = None,
-        device: Device = None,
-        n_jobs: int | None = None,
-        random_state: RandomState = None,
-        verbose: int | None = None,
-    ) -> None:
-        self.estimator = estimator
-        self.n_estimators = n_estimators
-        self.estimators = estimators
-        self.setting = setting
-        self.measure = measure
-        self.noise_variance = noise_variance
-        self.link = link
-        self.output = output
-        self.device = device
-        self.n_jobs = n_jobs
-        self.random_state = random_state
-        self.verbose = verbose

@@ -2,43 +2,118 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils._param_validation import Interval
 from torch import Tensor
 
 from .._documented import CLASSIFIER, REGRESSOR, documented
-from .._network.free import Free, FreeNetwork
-from .._network.inputs.rows import Inputs
-from .._network.limits import Limits, slices
-from .._network.reference import TrainingSet
-from .._posterior.fitted import FittedMethod
+from .._network.inputs.rows import Inputs, StoredRows
+from .._network.limits import Limits, accumulation_dtype, slices
+from .._network.predictions import Prediction
+from .._posterior.accumulate import Posterior
+from .._posterior.estimate import chain_effective_sample_size, split_r_hat
+from .._posterior.fitted import FittedMethod, Question
 from .._posterior.progress import tracked
 from .._posterior.results import ChainDiagnostics
-from .._typing import Device, MemoryLimit, NoiseVariance, Parameters, RandomState
-from ..base._classifier import BaseUncertaintyClassifier
 from ..base._data import FitData
-from ..base._regressor import BaseUncertaintyRegressor
-from ._sampling.chains import ChainSamples, warn_about_r_hat
-from ._sampling.hamiltonian import HMCState, Potential, StepSize, first_step_size, init, update
-from ._sampling.weights import SampledWeights, unflatten
+from ..exceptions import warn
+from ._hamiltonian import Potential, StepSize, draw, first_step_size, init, update
+from ._method import ClassifierMethod, RegressorMethod, arguments
+from ._weights import SampledWeights, TrainingLoss, WeightSamples
 
-# Training rows on which the chains are compared after fitting.
+# Chains with a larger R-hat have not found the same distribution.
+_MAX_R_HAT = 1.1
+_BYTES_OF_DRAWS = 2**26
+# How often predictions are held, and their spectra, while the chains are compared.
+_COPIES_OF_DRAWS = 16
+# Training samples on which the chains are compared after fitting.
 _MAX_ROWS_COMPARED = 512
 # Where the chains start around the given weights, in units of the spread of each tensor.
 _START_SPREAD = 0.5
 
 
-class _HamiltonianMonteCarlo(SampledWeights):
-    """Fills in the hooks: draws of several chains."""
+@dataclass(frozen=True)
+class ChainSamples(WeightSamples):
+    """Draws of Markov chains, those of a chain behind each other; see `WeightSamples`."""
+
+    shape: tuple[int, int]  # number of chains, and of draws of each
+
+    def rows_at_once(self, inputs: Inputs | StoredRows, limits: Limits) -> int:  # noqa: ARG002
+        """Return how many samples are worked on together."""
+        with torch.no_grad():
+            start = {name: value[None] for name, value in self.network.free.start.items()}
+            row = self.network.at_cut(self.network.probe[:1])
+            columns = self.network.predict(start, row).n_outputs
+        memory = min(limits.memory // _COPIES_OF_DRAWS, _BYTES_OF_DRAWS)
+        needed = max(math.prod(self.shape) * columns * 8, self.bytes_per_row)
+        return max(1, memory // needed)
+
+    def sample(
+        self,
+        inputs: Inputs,
+        original: Prediction,  # noqa: ARG002
+        posterior: Posterior,
+        question: Question,
+    ) -> dict[str, np.ndarray]:
+        """Add the draws' predictions to the accumulator, and compare the chains."""
+
+        def added() -> Iterator[Prediction]:
+            for prediction in self.predictions(inputs.parts, question.limits):
+                posterior.update(prediction)
+                yield prediction
+
+        r_hat, size = self.compare(added())
+        _warn_about_r_hat(float(r_hat.max()), "the predicted rows")
+        # Draws of a chain are correlated: the estimate is worth fewer of them.
+        inflation = np.sqrt(math.prod(self.shape) / size)
+        return {
+            "r_hat": r_hat,
+            "effective_sample_size": size,
+            "standard_error": posterior.standard_error(question.setting) * inflation,
+        }
+
+    def compare(self, predictions: Iterable[Prediction]) -> tuple[np.ndarray, np.ndarray]:
+        """Return R-hat and the effective sample size of the predictions of each sample."""
+        draws = torch.cat([prediction.expected() for prediction in predictions])
+        values = draws.to(accumulation_dtype(draws.device)).unflatten(0, self.shape)
+        # The epistemic uncertainty is a mean of squared deviations, which may be correlated along a
+        # chain where the predictions are not.
+        squares = (values - values.mean(dim=(0, 1))) ** 2
+        size = chain_effective_sample_size(torch.cat([values, squares], dim=-1)).amin(dim=-1)
+        r_hat = split_r_hat(values).amax(dim=-1)
+        return r_hat.cpu().double().numpy(), size.cpu().double().numpy()
+
+
+def _warn_about_r_hat(r_hat: float, where: str) -> None:
+    if r_hat > _MAX_R_HAT:
+        warn(
+            f"The chains have not converged: R-hat of the predictions is {r_hat:.2f} on {where}, "
+            f"above {_MAX_R_HAT}. Raise n_warmup, n_samples or n_leapfrog.",
+            ConvergenceWarning,
+        )
+
+
+@arguments
+class _HMC(SampledWeights):
+    n_chains: int = 4
+    n_samples: int = 200
+    n_warmup: int = 100
+    n_leapfrog: int = 100
+    target_acceptance: float = 0.8
+    prior_precision: float = 1.0
 
     _counts_models = "n_samples"
-
-    _chain_constraints: ClassVar[dict] = {
-        **SampledWeights._weight_constraints,
+    _diagnostics = ChainDiagnostics
+    _fitted_kind = FittedMethod[ChainSamples]
+    _parameter_constraints: ClassVar[dict] = {
         "n_chains": [Interval(Integral, 1, None, closed="left")],
         "n_samples": [Interval(Integral, 4, None, closed="left")],
         "n_warmup": [Interval(Integral, 0, None, closed="left")],
@@ -47,135 +122,107 @@ class _HamiltonianMonteCarlo(SampledWeights):
         "prior_precision": [Interval(Real, 0, None, closed="neither")],
     }
 
-    n_chains: int
-    n_samples: int
-    n_warmup: int
-    n_leapfrog: int
-    target_acceptance: float
-    prior_precision: float
-
-    _diagnostics = ChainDiagnostics
-    _fitted_kind = FittedMethod[ChainSamples]
-
     def _fit_models(self, fit: FitData) -> ChainSamples:
         samples = super()._fit_models(fit)
         models = ChainSamples(**vars(samples), shape=(self.n_chains, self.n_samples))
         limits, inputs = self._limits(fit), fit.training.inputs
         rows = Inputs(models.network.at_cut(inputs[:: -(-len(inputs) // _MAX_ROWS_COMPARED)]))
         worst = [
-            models.compare_chains(models.predictions(rows[part].parts, limits))[0].max()
+            models.compare(models.predictions(rows[part].parts, limits))[0].max()
             for part in slices(len(rows), models.rows_at_once(rows, limits))
         ]
         self.r_hat_ = float(max(worst))
-        warn_about_r_hat(self.r_hat_, "the training data")
+        _warn_about_r_hat(self.r_hat_, "the training data")
         return models
 
-    def _draw_weights(
-        self,
-        network: FreeNetwork,
-        training: TrainingSet,
-        seed: int,
-        limits: Limits,
-    ) -> Free:
+    def _draw(self, loss: TrainingLoss, seed: int, limits: Limits) -> Tensor:
         generator = torch.Generator().manual_seed(seed)
-        potential = self._potential(network, training, limits)
-        state = init(self._start(network.free.start, generator), potential)
+        potential = self._potential(loss, limits)
+        state = init(self._start(loss, generator), potential)
         if not bool(torch.isfinite(state.potential).all()):
             raise ValueError("The loss is not finite near the given weights: is the data scaled?")
-
-        def move(state: HMCState, step_size: float, n_leapfrog: int) -> tuple[HMCState, float]:
-            momentum = torch.randn(state.position.shape, generator=generator)
-            uniform = torch.rand(len(state.position), generator=generator)
-            state, acceptance = update(
-                state,
-                potential,
-                momentum.to(state.position),
-                uniform.to(state.position),
-                step_size=step_size,
-                n_leapfrog=n_leapfrog,
-            )
-            return state, float(acceptance.mean())
-
-        step = StepSize(first_step_size(state, move), self.target_acceptance)
+        step = StepSize(first_step_size(state, potential, generator), self.target_acceptance)
         draws, rates = [], []
         total = self.n_warmup + self.n_samples
         for index in tracked(range(total), "HMC", self.verbose, unit="draw"):
             if index == self.n_warmup:
                 step.settle()
-            # Trajectories of a single length may come back to where they began, again and again.
-            share = float(torch.rand(1, generator=generator)) + 0.5
-            state, rate = move(state, step.value, max(1, round(share * self.n_leapfrog)))
+            # Trajectories of a single length may return to where they began, again and again.
+            length = max(
+                1, round((float(torch.rand(1, generator=generator)) + 0.5) * self.n_leapfrog)
+            )
+            drawn = draw(state, generator)
+            state, acceptance = update(
+                state, potential, *drawn, step_size=step.value, n_leapfrog=length
+            )
+            rate = float(acceptance.mean())
             if index < self.n_warmup:
                 step.adapt(rate)
             else:
                 draws.append(state.position)
                 rates.append(rate)
         self.step_size_, self.acceptance_rate_ = step.value, float(np.mean(rates))
-        # All draws of a chain are neighbours.
-        return unflatten(torch.stack(draws, dim=1).flatten(0, 1), network.free.start)
+        return torch.stack(draws, dim=1).flatten(0, 1)
 
-    def _start(self, start: Free, generator: torch.Generator) -> Tensor:
+    def _start(self, loss: TrainingLoss, generator: torch.Generator) -> Tensor:
         """Return starting points around the given weights, wide enough for chains to disagree."""
         parts = []
-        for value in start.values():
+        for value in loss.network.free.start.values():
             noise = torch.randn(self.n_chains, value.numel(), generator=generator).to(value)
             spread = value.square().mean().sqrt().clamp(max=self.prior_precision**-0.5)
             parts.append(value.flatten() + _START_SPREAD * spread * noise)
         return torch.cat(parts, dim=1)
 
-    def _potential(self, network: FreeNetwork, training: TrainingSet, limits: Limits) -> Potential:
-        size = limits.number_that_fits(self.n_chains * network.bytes_per_row())
-        groups = list(slices(len(training), size))
+    def _potential(self, loss: TrainingLoss, limits: Limits) -> Potential:
+        """Return minus the log posterior as a function, summed over groups of training samples."""
+        size = limits.number_that_fits(self.n_chains * loss.network.bytes_per_row())
+        groups = list(slices(len(loss.training), size))
 
         def potential(position: Tensor) -> tuple[Tensor, Tensor]:
             value = 0.5 * self.prior_precision * position.square().sum(dim=1)
             gradient = self.prior_precision * position
             for rows in groups:
-                leaf = position.detach().requires_grad_()
-                values = unflatten(leaf, network.free.start)
-                losses = network.losses(values, training, rows).sum(dim=1)
-                gradient = gradient + torch.autograd.grad(losses.sum(), leaf)[0]
-                value = value + losses.detach()
+                of_rows, slope = loss.sum_and_gradient(position, rows)
+                value, gradient = value + of_rows, gradient + slope
             return value, gradient
 
         return potential
 
 
 @documented(CLASSIFIER)
-class HMCClassifier(_HamiltonianMonteCarlo, BaseUncertaintyClassifier):
+@arguments
+class HMCClassifier(ClassifierMethod, _HMC):
     """Uncertainty of a network's classification by Hamiltonian Monte Carlo.
 
     Samples the posterior of the weights without approximation, given enough time: the ground truth
     for small networks and data sets. Every step takes the gradient of the loss on all training
-    rows; all chains run as one batch. The diagnostics tell for each row how much the chains
+    samples; all chains run as one batch. Diagnostics hold for each sample how much the chains
     disagree (``r_hat``) and how many independent draws theirs are worth
-    (``effective_sample_size``); a `~sklearn.exceptions.ConvergenceWarning` says when ``r_hat``
+    (``effective_sample_size``); a `~sklearn.exceptions.ConvergenceWarning` is given where ``r_hat``
     exceeds 1.1.
 
     Parameters
     ----------
-    n_chains : int, default=4
+    n_chains : int
         Chains that run at the same time, from different points around the given network.
-    n_samples : int, default=200
+    n_samples : int
         Draws of each chain that count.
-    n_warmup : int, default=100
+    n_warmup : int
         Draws of each chain before those, in which the step size is adapted.
-    n_leapfrog : int, default=100
+    n_leapfrog : int
         Leapfrog steps of a trajectory on average; each is between half and one and a half times as
         long.
-    target_acceptance : float, default=0.8
+    target_acceptance : float
         Share of the trajectories that the step size is adapted to have accepted.
-    prior_precision : float, default=1.0
+    prior_precision : float
         Inverse variance of the Gaussian prior of each parameter, around zero.
-    random_state : int, RandomState instance or None, default=None
-        Seeds the chains and the training of an unfitted estimator.
 
     Attributes
     ----------
     parameter_names_
     n_parameters_searched_
     r_hat_ : float
-        Largest split R-hat of the predictions of (up to 512) training rows.
+        Largest split R-hat of the predictions of (up to 512) training samples.
     step_size_ : float
         Length of the leapfrog steps.
     acceptance_rate_ : float
@@ -200,51 +247,10 @@ class HMCClassifier(_HamiltonianMonteCarlo, BaseUncertaintyClassifier):
     array([ True])
     """
 
-    _parameter_constraints: ClassVar[dict] = {
-        **BaseUncertaintyClassifier._parameter_constraints,
-        **_HamiltonianMonteCarlo._chain_constraints,
-    }
-
-    def __init__(
-        self,
-        estimator: Any = None,
-        *,
-        parameters: Parameters = "all",
-        n_chains: int = 4,
-        n_samples: int = 200,
-        n_warmup: int = 100,
-        n_leapfrog: int = 100,
-        target_acceptance: float = 0.8,
-        prior_precision: float = 1.0,
-        memory_limit: MemoryLimit = None,
-        setting: str = "given",
-        measure: str = "entropy",
-        link: str | None = None,
-        output: str | int | None = None,
-        device: Device = None,
-        random_state: RandomState = None,
-        verbose: int | None = None,
-    ) -> None:
-        self.estimator = estimator
-        self.parameters = parameters
-        self.n_chains = n_chains
-        self.n_samples = n_samples
-        self.n_warmup = n_warmup
-        self.n_leapfrog = n_leapfrog
-        self.target_acceptance = target_acceptance
-        self.prior_precision = prior_precision
-        self.memory_limit = memory_limit
-        self.setting = setting
-        self.measure = measure
-        self.link = link
-        self.output = output
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
-
 
 @documented(REGRESSOR, HMCClassifier)
-class HMCRegressor(_HamiltonianMonteCarlo, BaseUncertaintyRegressor):
+@arguments
+class HMCRegressor(RegressorMethod, _HMC):
     """Uncertainty of a network's regression by Hamiltonian Monte Carlo.
 
     Examples
@@ -260,47 +266,3 @@ class HMCRegressor(_HamiltonianMonteCarlo, BaseUncertaintyRegressor):
     >>> bool(outside > inside)
     True
     """
-
-    _parameter_constraints: ClassVar[dict] = {
-        **BaseUncertaintyRegressor._parameter_constraints,
-        **_HamiltonianMonteCarlo._chain_constraints,
-    }
-
-    def __init__(
-        self,
-        estimator: Any = None,
-        *,
-        parameters: Parameters = "all",
-        n_chains: int = 4,
-        n_samples: int = 200,
-        n_warmup: int = 100,
-        n_leapfrog: int = 100,
-        target_acceptance: float = 0.8,
-        prior_precision: float = 1.0,
-        memory_limit: MemoryLimit = None,
-        setting: str = "given",
-        measure: str = "entropy",
-        noise_variance: NoiseVariance = None,
-        link: str | None = None,
-        output: str | int | None = None,
-        device: Device = None,
-        random_state: RandomState = None,
-        verbose: int | None = None,
-    ) -> None:
-        self.estimator = estimator
-        self.parameters = parameters
-        self.n_chains = n_chains
-        self.n_samples = n_samples
-        self.n_warmup = n_warmup
-        self.n_leapfrog = n_leapfrog
-        self.target_acceptance = target_acceptance
-        self.prior_precision = prior_precision
-        self.memory_limit = memory_limit
-        self.setting = setting
-        self.measure = measure
-        self.noise_variance = noise_variance
-        self.link = link
-        self.output = output
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose

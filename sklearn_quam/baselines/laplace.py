@@ -1,46 +1,193 @@
-"""Laplace's approximation, after the fact, on a given network."""
+"""Laplace's approximation: a Gaussian posterior around the given weights.
+
+Predictions are linear in the weights around the given ones: exactly so for a last layer, and to
+first order otherwise (MacKay, 1992; Daxberger et al., 2021).
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any, ClassVar
 
-from sklearn.utils._param_validation import StrOptions
+import numpy as np
+import torch
+from sklearn.utils._param_validation import Interval, StrOptions
+from torch import Tensor
 
+from .._curvature.measure import STRUCTURES, measure_curvature, view_by_layers
+from .._curvature.prior import Evidence
+from .._curvature.scores import View, score_view
+from .._curvature.structures import Curvature, Full
 from .._documented import CLASSIFIER, REGRESSOR, documented
-from .._typing import Device, MemoryLimit, NoiseVariance, Parameters, RandomState
-from ..base._classifier import BaseUncertaintyClassifier
-from ..base._regressor import BaseUncertaintyRegressor
-from ._laplace import LaplaceMethod
+from .._network.inputs.rows import Inputs, StoredRows
+from .._network.limits import Limits, computing, in_units, rows_at_once, slices
+from .._network.predictions import Prediction
+from .._posterior.accumulate import Posterior
+from .._posterior.fitted import FittedMethod, Question
+from .._posterior.training_range import refuse_beyond_range
+from .._typing import MemoryLimit, Parameters
+from ..base._data import FitData
+from ..base._weights import WeightChanging
+from ._method import ClassifierMethod, RegressorMethod, arguments
+
+
+@dataclass(frozen=True)
+class GaussianModels:
+    """Models with Gaussian weights, seen through the scores that they give to samples."""
+
+    view: View  # scores as a function of the free parameters
+    curvature: Curvature  # of the loss at the given weights
+    precision: float  # of the prior
+    normal: Tensor  # (n_models, n_scores), evenly spread
+
+    def bytes_per_row(self) -> int:
+        """Return the memory for the scores of a sample, their design and their spread."""
+        return self.view.bytes_per_row() + self.curvature.bytes_per_row(self.view.n_scores)
+
+    def rows_at_once(self, inputs: Inputs | StoredRows, limits: Limits) -> int:
+        """Return how many samples are worked on together."""
+        return min(rows_at_once(inputs), limits.number_that_fits(self.bytes_per_row()))
+
+    def given(self, inputs: Inputs) -> tuple[Inputs, Prediction]:
+        """Return the values of samples at the cut, and the given network's prediction."""
+        return self.view.network.given(inputs)
+
+    def sample(
+        self,
+        inputs: Inputs,
+        original: Prediction,  # noqa: ARG002
+        posterior: Posterior,
+        question: Question,
+    ) -> dict[str, np.ndarray]:
+        """Add predictions of drawn scores to the accumulator; see `Models`."""
+        scores, design = self.view.scores_and_design(inputs.parts)
+        spread = self.curvature.spread(design, self.precision)
+        size = question.limits.number_that_fits(8 * 8 * scores.numel())
+        for models in slices(len(self.normal), size):
+            drawn = scores + spread.deviations(self.normal[models].to(scores))
+            posterior.update(self.view.likelihood.prediction(drawn))
+        return {}
+
+
+@arguments
+class LaplaceArguments:
+    """Arguments of Laplace's approximation, and of mixtures of it."""
+
+    parameters: Parameters = "last_layer"
+    structure: str = "kron"
+    prior_precision: float | str = "marginal_likelihood"
+    n_samples: int = 256
+    memory_limit: MemoryLimit = None
+
+    _parameter_constraints: ClassVar[dict] = {
+        **WeightChanging._weight_constraints,
+        "structure": [StrOptions(set(STRUCTURES))],
+        "prior_precision": [
+            Interval(Real, 0, np.inf, closed="right"),
+            StrOptions({"marginal_likelihood"}),
+        ],
+        "n_samples": [Interval(Integral, 2, None, closed="left")],
+    }
+
+
+class _Laplace(LaplaceArguments, WeightChanging):
+    _fitted_kind = FittedMethod[GaussianModels]
+    _counts_models = "n_samples"
+
+    def _fit_models(self, fit: FitData) -> GaussianModels:
+        limits, network = self._limits(fit), self._free_network(fit)
+        if self.structure == "full":
+            _check_memory(network.free.size, limits)
+        view = score_view(network, fit.original[:1])
+        training = network.training_at_cut(fit.training)
+        normal = _normal_numbers(self.n_samples, view.n_scores, fit.seed)
+        groups = slices(len(training), limits.number_that_fits(view.bytes_per_row()))
+        everything = torch.arange(len(training))
+        curvature = measure_curvature(view, training, everything, self.structure, groups)
+        norm = sum(float(value.double().square().sum()) for value in network.free.start.values())
+        evidence = Evidence(curvature.log_det, norm, self.reference_loss_ * len(training))
+        precision = self.prior_precision
+        precision = evidence.best() if isinstance(precision, str) else float(precision)
+        self.prior_precision_ = precision
+        self.log_marginal_likelihood_ = evidence(precision)
+        faster = view_by_layers(view, curvature, training.rows_at(slice(0, 1)))
+        return GaussianModels(faster, curvature, precision, normal.to(fit.reference.device))
+
+    @computing()
+    def score_distribution(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Return the Gaussian distribution of the network's scores.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, ...)
+            Samples like the training data.
+
+        Returns
+        -------
+        mean : ndarray of shape (n_samples, n_scores)
+            What the given network returns: logits (or the one logit of two classes) or means for
+            a linear last layer, followed by logarithms of variances if it predicts them; otherwise
+            log-probabilities in place of logits.
+        covariance : ndarray of shape (n_samples, n_scores, n_scores)
+            Covariance under the posterior of the free parameters.
+        """
+        inputs, fitted = self._check_inputs(X), self._fitted
+        models, means, covariances, lost = fitted.models, [], [], []
+        for chunk in fitted.chunks(inputs, self._question(inputs).limits):
+            rows, _, beyond = fitted.seen(inputs[chunk], chunk.start)
+            lost.append(beyond)
+            refuse_beyond_range(np.concatenate(lost))
+            scores, design = models.view.scores_and_design(rows.parts)
+            means.append(scores)
+            covariances.append(models.curvature.spread(design, models.precision).covariance())
+        return torch.cat(means).cpu().numpy(), torch.cat(covariances).cpu().numpy()
+
+
+def _check_memory(n_parameters: int, limits: Limits) -> None:
+    """Refuse a full matrix that does not fit."""
+    needed = Full.bytes_needed(n_parameters)
+    if needed > limits.memory:
+        raise ValueError(
+            f"structure='full' needs {in_units(needed)} for {n_parameters} parameters, more "
+            f"than the memory limit of {in_units(limits.memory)}. Use 'kron' or 'diag', or "
+            "fewer parameters."
+        )
+
+
+def _normal_numbers(n_models: int, n_scores: int, seed: int) -> Tensor:
+    """Return evenly spread normal numbers, (n_models, n_scores), of mean zero and variance one."""
+    engine = torch.quasirandom.SobolEngine(n_scores, scramble=True, seed=seed)
+    uniform = engine.draw(n_models, dtype=torch.float64)
+    edge = 0.5 / n_models
+    normal = torch.special.ndtri(uniform.clamp(edge, 1 - edge))
+    normal = normal - normal.mean(dim=0)
+    return normal / normal.square().mean(dim=0).sqrt()
 
 
 @documented(CLASSIFIER)
-class LaplaceClassifier(LaplaceMethod, BaseUncertaintyClassifier):
+@arguments
+class LaplaceClassifier(ClassifierMethod, _Laplace):
     """Uncertainty of a network's classification by Laplace's approximation.
 
     The posterior of the weights is taken for a Gaussian around the given ones. Its covariance is
-    the inverse of a sum: the curvature of the loss (the generalised Gauss-Newton matrix) and a
-    prior precision. Scores (logits or means) are linear in the weights around the given ones:
-    exactly for the last layer, to first order for more.
+    the inverse of the curvature of the loss (the generalised Gauss-Newton matrix) plus a prior
+    precision. Scores (logits or means) are linear in the weights: exactly for the last layer, to
+    first order for more.
 
     Parameters
     ----------
     parameters
         Low-rank updates have no Kronecker factors: not with ``structure="kron"``.
-    structure : {"full", "kron", "diag"}, default="kron"
-        What is kept of the curvature of the loss: all of it, which takes memory for the square of
-        the number of parameters; a Kronecker product for each linear or convolutional layer (and
-        the diagonal for other parameters); or the diagonal.
-    prior_precision : float, "marginal_likelihood" or "grid", default="marginal_likelihood"
-        Inverse variance of the Gaussian prior of each parameter, around zero: a number, the one
-        that makes the training data most likely, or the one with the best log score on a fifth of
-        the training rows, while the curvature is measured on the others.
-    n_samples : int, default=256
-        Draws of the scores (logits or means), evenly spread; the same for all rows.
-    predictive : {"monte_carlo", "probit"}, default="monte_carlo"
-        How predictions are averaged in ``setting="expected"``: over the draws, or by the probit
-        approximation.
-    random_state : int, RandomState instance or None, default=None
-        Seeds the draws and the training of an unfitted estimator.
+    structure : {"full", "kron", "diag"}
+        What is kept of the curvature: all of it, with memory for the square of the number of
+        parameters; a Kronecker product for each linear or convolutional layer (and the diagonal
+        for other parameters); or the diagonal.
+    prior_precision : float or "marginal_likelihood"
+        Inverse variance of the Gaussian prior of each parameter, around zero: a number, or the one
+        that makes the training data most likely.
+    n_samples : int
+        Draws of the scores around each network, evenly spread; the same for all samples.
 
     Attributes
     ----------
@@ -71,48 +218,10 @@ class LaplaceClassifier(LaplaceMethod, BaseUncertaintyClassifier):
     array([ True])
     """
 
-    _parameter_constraints: ClassVar[dict] = {
-        **BaseUncertaintyClassifier._parameter_constraints,
-        **LaplaceMethod._laplace_constraints,
-        "predictive": [StrOptions({"monte_carlo", "probit"})],
-    }
-
-    def __init__(
-        self,
-        estimator: Any = None,
-        *,
-        parameters: Parameters = "last_layer",
-        structure: str = "kron",
-        prior_precision: float | str = "marginal_likelihood",
-        n_samples: int = 256,
-        predictive: str = "monte_carlo",
-        memory_limit: MemoryLimit = None,
-        setting: str = "given",
-        measure: str = "entropy",
-        link: str | None = None,
-        output: str | int | None = None,
-        device: Device = None,
-        random_state: RandomState = None,
-        verbose: int | None = None,
-    ) -> None:
-        self.estimator = estimator
-        self.parameters = parameters
-        self.structure = structure
-        self.prior_precision = prior_precision
-        self.n_samples = n_samples
-        self.predictive = predictive
-        self.memory_limit = memory_limit
-        self.setting = setting
-        self.measure = measure
-        self.link = link
-        self.output = output
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
-
 
 @documented(REGRESSOR, LaplaceClassifier)
-class LaplaceRegressor(LaplaceMethod, BaseUncertaintyRegressor):
+@arguments
+class LaplaceRegressor(RegressorMethod, _Laplace):
     """Uncertainty of a network's regression by Laplace's approximation.
 
     Examples
@@ -127,41 +236,3 @@ class LaplaceRegressor(LaplaceMethod, BaseUncertaintyRegressor):
     >>> bool(outside > inside)
     True
     """
-
-    _parameter_constraints: ClassVar[dict] = {
-        **BaseUncertaintyRegressor._parameter_constraints,
-        **LaplaceMethod._laplace_constraints,
-    }
-
-    def __init__(
-        self,
-        estimator: Any = None,
-        *,
-        parameters: Parameters = "last_layer",
-        structure: str = "kron",
-        prior_precision: float | str = "marginal_likelihood",
-        n_samples: int = 256,
-        memory_limit: MemoryLimit = None,
-        setting: str = "given",
-        measure: str = "entropy",
-        noise_variance: NoiseVariance = None,
-        link: str | None = None,
-        output: str | int | None = None,
-        device: Device = None,
-        random_state: RandomState = None,
-        verbose: int | None = None,
-    ) -> None:
-        self.estimator = estimator
-        self.parameters = parameters
-        self.structure = structure
-        self.prior_precision = prior_precision
-        self.n_samples = n_samples
-        self.memory_limit = memory_limit
-        self.setting = setting
-        self.measure = measure
-        self.noise_variance = noise_variance
-        self.link = link
-        self.output = output
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose

@@ -1,55 +1,265 @@
 """Monte Carlo dropout: thinned networks as plausible models (Gal and Ghahramani, 2016).
 
-A thinned network is one model: its dropout masks are the same for all rows. So the answer for a row
-does not depend on the rows beside it.
+A thinned network is one model: its dropout masks are the same for all samples, so that the answer
+for a sample does not depend on the samples beside it. Calls of dropout functions are replaced while
+the network runs; nothing in the network is switched.
 """
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
+import numpy as np
+import torch
 from sklearn.utils._param_validation import Interval
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 from .._documented import CLASSIFIER, REGRESSOR, documented
 from .._network.cut.layers import last_module, layers_in_order
+from .._network.cut.split import SplitModule, split_module
 from .._network.free import probe_rows
-from .._posterior.fitted import FittedMethod
-from .._typing import Device, NoiseVariance, RandomState
-from ..base._classifier import BaseUncertaintyClassifier
+from .._network.inputs.rows import Inputs, Rows, StoredRows
+from .._network.likelihood import Likelihood
+from .._network.limits import Limits, rows_at_once
+from .._network.outputs import NetworkErrors
+from .._network.predictions import Prediction
+from .._posterior.accumulate import Posterior
+from .._posterior.fitted import FittedMethod, Question
 from ..base._data import FitData
 from ..base._estimator import BaseUncertaintyEstimator
-from ..base._regressor import BaseUncertaintyRegressor
-from ._sampling.dropout import (
-    ThinnedModels,
-    axes_of_rows,
-    check_rows,
-    dropped_shapes,
-    thinned,
-)
+from ._method import ClassifierMethod, RegressorMethod, arguments
 
 # The rate of the network that is trained where the user passes none.
 _DEFAULT_RATE = 0.1
+# What a dropped unit of a self-normalising network becomes.
+_SELU_FLOOR = -1.7580993408473766
+# Function -> whether it drops whole channels, and whether it keeps mean and variance.
+_DROPOUTS: dict[Any, tuple[bool, bool]] = {
+    functional.dropout: (False, False),
+    functional.dropout1d: (True, False),
+    functional.dropout2d: (True, False),
+    functional.dropout3d: (True, False),
+    functional.alpha_dropout: (False, True),
+    functional.feature_alpha_dropout: (True, True),
+    torch.dropout: (False, False),
+    torch.feature_dropout: (True, False),
+    torch.alpha_dropout: (False, True),
+    torch.feature_alpha_dropout: (True, True),
+}
 
 
+class _Dropouts(TorchFunctionMode):
+    """While it is active, dropout functions return ``instead(values, rate, *kind)``.
+
+    Attention and recurrent layers run their inner dropout out of its reach: it stays off.
+    """
+
+    def __init__(self, instead: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self._instead = instead
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func not in _DROPOUTS:
+            return func(*args, **(kwargs or {}))
+        return self._instead(*_values_and_rate(*args, **(kwargs or {})), *_DROPOUTS[func])
+
+
+def _values_and_rate(
+    input: Tensor,  # noqa: A002
+    p: float = 0.5,
+    *_: Any,
+    **__: Any,
+) -> tuple[Tensor, float]:
+    return input, p
+
+
+def _undefined() -> _Dropouts:
+    """Return a context in which dropout functions return NaN."""
+    return _Dropouts(lambda values, *_: values * torch.nan)
+
+
+@torch.no_grad()
+def _dropped_shapes(module: nn.Module, rows: Rows) -> list[tuple[int, ...]]:
+    """Return the shapes of the tensors that a module drops from."""
+    shapes = []
+
+    def note(values: Tensor, *_: Any) -> Tensor:
+        shapes.append(tuple(values.shape))
+        return values
+
+    with _Dropouts(note), NetworkErrors():
+        module(*rows)
+    return shapes
+
+
+class _Masks:
+    """Drops units by one mask for each model, shared by its samples, behind each other."""
+
+    def __init__(
+        self, models: range, n_rows: int, seed: int, rate: float | None, axes: tuple[int, ...]
+    ) -> None:
+        self._models, self._n_rows, self._axes = models, n_rows, axes
+        self._seed, self._rate, self._n_calls = seed, rate, 0
+
+    def __call__(self, values: Tensor, rate: float, channels: bool, keeps_moments: bool) -> Tensor:
+        axis = self._axes[self._n_calls]
+        self._n_calls += 1
+        rate = rate if self._rate is None else self._rate
+        rows_first = values.movedim(axis, 0)
+        grouped = rows_first.unflatten(0, (len(self._models), self._n_rows, -1))
+        shape = list(grouped.shape[2:])
+        if channels:
+            shape[2:] = [1] * len(shape[2:])
+        kept = torch.stack([self._mask(model, shape, rate) for model in self._models])
+        kept = kept.to(values.device)[:, None]
+        if not keeps_moments:
+            scale = 1 / (1 - rate) if rate < 1 else 0.0
+            dropped = torch.where(kept, grouped * scale, 0.0)
+        else:
+            scale = ((1 - rate) * (1 + rate * _SELU_FLOOR**2)) ** -0.5 if rate < 1 else 0.0
+            shift = -scale * _SELU_FLOOR * rate
+            dropped = torch.where(kept, grouped, _SELU_FLOOR) * scale + shift
+        return dropped.reshape(rows_first.shape).movedim(0, axis)
+
+    def _mask(self, model: int, shape: list[int], rate: float) -> Tensor:
+        """Return which units a model keeps, whichever models and samples run beside it."""
+        seed = np.random.SeedSequence([self._seed, model, self._n_calls]).generate_state(1)
+        generator = torch.Generator().manual_seed(int(seed[0]))
+        return torch.rand(shape, generator=generator) >= rate
+
+
+def _drop_inputs(_: nn.Module, inputs: tuple, named: dict[str, Any]) -> tuple:
+    """Drop inputs of a layer: a hook in front of it, without effect unless masks are drawn."""
+    if inputs:
+        return (functional.dropout(inputs[0], training=False), *inputs[1:]), named
+    first = next(iter(named))
+    return inputs, {**named, first: functional.dropout(named[first], training=False)}
+
+
+class _Cut(NamedTuple):
+    split: SplitModule  # the network, cut before its first dropout
+    likelihood: Likelihood  # of the outputs of its second part
+    axes: tuple[int, ...]  # the axis of the samples, for each call of dropout
+
+
+@dataclass(frozen=True)
+class ThinnedModels:
+    """The network thinned out in many ways."""
+
+    module: nn.Module  # the whole network, as it was given
+    hooked: str | None  # the layer that dropout is put in front of
+    likelihood: Likelihood
+    probe: Inputs  # a few samples to try the network on
+    n_samples: int
+    rate: float | None  # share of units to drop; None leaves it to the layers
+    seed: int
+
+    def __post_init__(self) -> None:
+        """Refuse a network that mixes samples with others on one axis before it drops."""
+        whole, fewer = (
+            self.predict(self.cut.split.at_cut(rows), range(2)).expected()
+            for rows in (self.probe, self.probe[:2])
+        )
+        if not torch.allclose(whole[:, :2], fewer, rtol=1e-3, atol=1e-4):
+            raise ValueError(
+                "With dropout, the answer for a row depends on the other rows: the network drops "
+                "from a tensor that has rows and something else on one axis."
+            )
+
+    @cached_property
+    def cut(self) -> _Cut:
+        """The network, cut before its first dropout, which may be put into a copy."""
+        module, likelihood = self.module, self.likelihood
+        if self.hooked is not None:
+            module = copy.deepcopy(module)
+            layer = module.get_submodule(self.hooked)
+            layer.register_forward_pre_hook(_drop_inputs, with_kwargs=True)
+        split = split_module(module, (), self.probe, _undefined, likelihood.pick)
+        # A module may drop something that does not count, or has no numbers.
+        behind = len(_dropped_shapes(split.rest, split.at_cut(self.probe)))
+        if behind < len(_dropped_shapes(module, self.probe.parts)):
+            split = SplitModule(None, module, "failed")
+        if split.rest is not module:
+            likelihood = replace(likelihood, output=None)  # the rest returns what was picked
+        return _Cut(split, likelihood, _axes_of_rows(split, self.probe))
+
+    def rows_at_once(self, inputs: Inputs | StoredRows, limits: Limits) -> int:  # noqa: ARG002
+        """Return how many samples are worked on together."""
+        return rows_at_once(inputs)
+
+    def given(self, inputs: Inputs) -> tuple[Inputs, Prediction]:
+        """Return the values of samples at the cut, and the given network's prediction."""
+        rows, original = self.cut.split.given(inputs, self.cut.likelihood)
+        return Inputs(rows), original
+
+    def sample(
+        self,
+        inputs: Inputs,
+        original: Prediction,  # noqa: ARG002
+        posterior: Posterior,
+        question: Question,  # noqa: ARG002
+    ) -> dict[str, np.ndarray]:
+        """Add the thinned networks' predictions to the accumulator; see `Models`."""
+        at_once = max(1, rows_at_once(inputs.parts[0]) // len(inputs))
+        for first in range(0, self.n_samples, at_once):
+            models = range(first, min(first + at_once, self.n_samples))
+            posterior.update(self.predict(inputs.parts, models))
+        return {}
+
+    @torch.no_grad()
+    def predict(self, rows: Rows, models: range) -> Prediction:
+        """Return what some of the models predict, (n_models, n_rows)."""
+        n_models, some = len(models), Inputs(rows).at_least_two()
+        stacked = [part.repeat(n_models, *[1] * (part.ndim - 1)) for part in some.parts]
+        masks = _Masks(models, len(some), self.seed, self.rate, self.cut.axes)
+        with _Dropouts(masks), NetworkErrors():
+            output = self.cut.split.rest(*stacked)
+        prediction = self.cut.likelihood.prediction(output)
+        return prediction.unflatten(0, (n_models, -1))[:, : len(rows[0])]
+
+
+def _axes_of_rows(split: SplitModule, probe: Inputs) -> tuple[int, ...]:
+    """Return, for each call of dropout, the axis whose length depends on the samples."""
+    shapes = (_dropped_shapes(split.rest, split.at_cut(rows)) for rows in (probe, probe[:-1]))
+    axes: list[int] = []
+    for shape, fewer in zip(*shapes, strict=True):
+        pairs = enumerate(zip(shape, fewer, strict=True))
+        changed = [i for i, (a, b) in pairs if a * (len(probe) - 1) == b * len(probe)]
+        if len(changed) != 1:
+            raise ValueError(
+                f"Dropout is applied to a tensor of shape {shape}, none of whose axes holds "
+                f"the {len(probe)} rows of the batch."
+            )
+        axes += changed
+    return tuple(axes)
+
+
+@arguments
 class _MCDropout(BaseUncertaintyEstimator):
-    """Finds dropout in the network, or puts some there."""
+    n_samples: int = 256
+    p: float | None = None
 
     _counts_models = "n_samples"
     _fitted_kind = FittedMethod[ThinnedModels]
-    _dropout_constraints: ClassVar[dict] = {
+    _parameter_constraints: ClassVar[dict] = {
         "n_samples": [Interval(Integral, 1, None, closed="left")],
         "p": [Interval(Real, 0, 1, closed="left"), None],
     }
-
-    n_samples: int
-    p: float | None
 
     def _fit_models(self, fit: FitData) -> ThinnedModels:
         module, likelihood = fit.reference.module, fit.reference.likelihood
         probe = probe_rows(fit.training.inputs)
         self.p_, hooked = self.p, None
-        if not dropped_shapes(module, *probe.parts):
+        if not _dropped_shapes(module, probe.parts):
             if self.p is None and self.estimator is not None:
                 raise ValueError(
                     "The network has no dropout layers (those inside attention and recurrent "
@@ -58,43 +268,28 @@ class _MCDropout(BaseUncertaintyEstimator):
             self.p_ = _DEFAULT_RATE if self.p is None else self.p
             layers = layers_in_order(module, lambda: likelihood.pick(module(*probe.parts)))
             hooked = last_module(module, layers)
-        split, of_rest = thinned(module, hooked, likelihood, probe)
-        models = ThinnedModels(
-            split,
-            of_rest,
-            probe,
-            self.n_samples,
-            self.p_,
-            fit.seed,
-            axes_of_rows(split, probe),
-            module,
-            hooked,
-            likelihood.output,
-        )
-        check_rows(models)
-        return models
+        return ThinnedModels(module, hooked, likelihood, probe, self.n_samples, self.p_, fit.seed)
 
 
 @documented(CLASSIFIER)
-class MCDropoutClassifier(_MCDropout, BaseUncertaintyClassifier):
+@arguments
+class MCDropoutClassifier(ClassifierMethod, _MCDropout):
     """Uncertainty of a network's classification by Monte Carlo dropout.
 
     Units are dropped at random when predicting, too: every pattern is a plausible model. Only
     dropout changes, batch normalisation and all else stay in evaluation mode; dropout inside
     attention and recurrent layers stays off. The part of the network before the first dropout is
-    computed only once for each row.
+    computed only once for each sample.
 
     Parameters
     ----------
-    n_samples : int, default=256
-        Thinned networks to average over. They are the same for all rows.
-    p : float, default=None
+    n_samples : int
+        Thinned networks to average over. They are the same for all samples.
+    p : float
         Dropout rate. None takes the network's own dropout layers as they are, and is an error if it
         has none; for the small network that is trained if ``estimator`` is None, it means 0.1. A
         number replaces the rates of all dropout layers, or puts dropout before the last layer of a
         network that has none.
-    random_state : int, RandomState instance or None, default=None
-        Seeds the masks and the training of an unfitted estimator.
 
     Attributes
     ----------
@@ -119,39 +314,10 @@ class MCDropoutClassifier(_MCDropout, BaseUncertaintyClassifier):
     array([ True])
     """
 
-    _parameter_constraints: ClassVar[dict] = {
-        **BaseUncertaintyClassifier._parameter_constraints,
-        **_MCDropout._dropout_constraints,
-    }
-
-    def __init__(
-        self,
-        estimator: Any = None,
-        *,
-        n_samples: int = 256,
-        p: float | None = None,
-        setting: str = "given",
-        measure: str = "entropy",
-        link: str | None = None,
-        output: str | int | None = None,
-        device: Device = None,
-        random_state: RandomState = None,
-        verbose: int | None = None,
-    ) -> None:
-        self.estimator = estimator
-        self.n_samples = n_samples
-        self.p = p
-        self.setting = setting
-        self.measure = measure
-        self.link = link
-        self.output = output
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
-
 
 @documented(REGRESSOR, MCDropoutClassifier)
-class MCDropoutRegressor(_MCDropout, BaseUncertaintyRegressor):
+@arguments
+class MCDropoutRegressor(RegressorMethod, _MCDropout):
     """Uncertainty of a network's regression by Monte Carlo dropout.
 
     Examples
@@ -166,35 +332,3 @@ class MCDropoutRegressor(_MCDropout, BaseUncertaintyRegressor):
     >>> bool(outside > inside)
     True
     """
-
-    _parameter_constraints: ClassVar[dict] = {
-        **BaseUncertaintyRegressor._parameter_constraints,
-        **_MCDropout._dropout_constraints,
-    }
-
-    def __init__(
-        self,
-        estimator: Any = None,
-        *,
-        n_samples: int = 256,
-        p: float | None = None,
-        setting: str = "given",
-        measure: str = "entropy",
-        noise_variance: NoiseVariance = None,
-        link: str | None = None,
-        output: str | int | None = None,
-        device: Device = None,
-        random_state: RandomState = None,
-        verbose: int | None = None,
-    ) -> None:
-        self.estimator = estimator
-        self.n_samples = n_samples
-        self.p = p
-        self.setting = setting
-        self.measure = measure
-        self.noise_variance = noise_variance
-        self.link = link
-        self.output = output
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -13,18 +12,17 @@ from .._network.limits import Limits, rows_at_once
 from .._network.predictions import Prediction
 from .._posterior.accumulate import Posterior
 from .._posterior.fitted import FittedMethod, Question
-from .._typing import Device, NoiseVariance, RandomState
-from ..base._classifier import BaseUncertaintyClassifier
 from ..base._data import FitData
-from ..base._regressor import BaseUncertaintyRegressor
+from ..base._estimator import BaseUncertaintyEstimator
+from ._method import ClassifierMethod, RegressorMethod, arguments
 
 
 @dataclass(frozen=True)
 class GivenModel:
-    """The only plausible model is the given one."""
+    """The given network as the only plausible model."""
 
     def rows_at_once(self, inputs: Inputs | StoredRows, limits: Limits) -> int:  # noqa: ARG002
-        """Return how many rows are worked on together."""
+        """Return how many samples are worked on together."""
         return rows_at_once(inputs)
 
     def sample(
@@ -34,14 +32,12 @@ class GivenModel:
         posterior: Posterior,
         question: Question,  # noqa: ARG002
     ) -> dict[str, np.ndarray]:
-        """Hand over the given model's own prediction; see `Models`."""
+        """Add the given network's own prediction to the accumulator; see `Models`."""
         posterior.update(original[None])
         return {}
 
 
-class _OnlyTheGivenModel:
-    """Fills in the hook."""
-
+class _Reference(BaseUncertaintyEstimator):
     _fitted_kind = FittedMethod[GivenModel]
 
     def _fit_models(self, fit: FitData) -> GivenModel:  # noqa: ARG002
@@ -49,19 +45,12 @@ class _OnlyTheGivenModel:
 
 
 @documented(CLASSIFIER)
-class ReferenceClassifier(_OnlyTheGivenModel, BaseUncertaintyClassifier):
+@arguments
+class ReferenceClassifier(ClassifierMethod, _Reference):
     """The given network alone, as a point of comparison.
 
-    Its aleatoric uncertainty is the entropy of the predicted probabilities, which is what most
-    people use today; the epistemic uncertainty is exactly zero, because no other model is
-    considered.
-
-    Parameters
-    ----------
-    setting : {"given", "expected", "pairwise"}, default="given"
-        Whose prediction is judged. With a single model both are the same.
-    random_state : int, RandomState instance or None, default=None
-        Seeds the training of an unfitted estimator.
+    Its aleatoric uncertainty is the entropy (for regressors, the entropy or the variance) of its
+    prediction; its epistemic uncertainty is exactly zero, because no other model is considered.
 
     Examples
     --------
@@ -75,34 +64,11 @@ class ReferenceClassifier(_OnlyTheGivenModel, BaseUncertaintyClassifier):
     array([0., 0.])
     """
 
-    def __init__(
-        self,
-        estimator: Any = None,
-        *,
-        link: str | None = None,
-        output: str | int | None = None,
-        setting: str = "given",
-        measure: str = "entropy",
-        device: Device = None,
-        random_state: RandomState = None,
-        verbose: int | None = None,
-    ) -> None:
-        self.estimator = estimator
-        self.link = link
-        self.output = output
-        self.setting = setting
-        self.measure = measure
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
-
 
 @documented(REGRESSOR, ReferenceClassifier)
-class ReferenceRegressor(_OnlyTheGivenModel, BaseUncertaintyRegressor):
+@arguments
+class ReferenceRegressor(RegressorMethod, _Reference):
     """The given network alone, as a point of comparison.
-
-    Its aleatoric uncertainty is the entropy (or the variance) of the predicted Gaussian; the
-    epistemic uncertainty is exactly zero, because no other model is considered.
 
     Examples
     --------
@@ -115,26 +81,3 @@ class ReferenceRegressor(_OnlyTheGivenModel, BaseUncertaintyRegressor):
     >>> est.predict_uncertainty(X[:2]).total.round(4)
     array([0.1125, 0.1125])
     """
-
-    def __init__(
-        self,
-        estimator: Any = None,
-        *,
-        link: str | None = None,
-        output: str | int | None = None,
-        setting: str = "given",
-        measure: str = "entropy",
-        noise_variance: NoiseVariance = None,
-        device: Device = None,
-        random_state: RandomState = None,
-        verbose: int | None = None,
-    ) -> None:
-        self.estimator = estimator
-        self.link = link
-        self.output = output
-        self.setting = setting
-        self.measure = measure
-        self.noise_variance = noise_variance
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose

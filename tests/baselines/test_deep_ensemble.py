@@ -485,7 +485,7 @@ LAPLACE = {
 def test_mixture_is_the_average_of_its_parts(mixture, monkeypatch):
     if mixture is MixtureLaplaceClassifier:
         single, make, y = LaplaceClassifier, mlp, LABELS
-        more = {"predictive": "probit", "link": "logits", "measure": "brier"}
+        more = {"link": "logits", "measure": "brier"}
     else:
         single, make, y = LaplaceRegressor, mlp_regressor, TARGET
         more = {"noise_variance": 0.5, "measure": "variance", "link": "mean"}

@@ -15,8 +15,8 @@ from torch import nn
 
 from sklearn_quam import HMCClassifier, HMCRegressor
 from sklearn_quam._posterior.estimate import chain_effective_sample_size, split_r_hat
-from sklearn_quam.baselines._sampling import chains
-from sklearn_quam.baselines._sampling.hamiltonian import StepSize, first_step_size, init, update
+from sklearn_quam.baselines import hmc
+from sklearn_quam.baselines._hamiltonian import StepSize, draw, first_step_size, init, update
 
 from ..networks import flat, with_ones
 
@@ -206,30 +206,24 @@ def mover(frequencies):
         gradient = position * frequencies**2
         return 0.5 * (position * gradient).sum(dim=1), gradient
 
-    def move(state, step_size, n_leapfrog):
-        momentum = torch.randn(state.position.shape, generator=generator)
-        numbers = torch.rand(len(state.position), generator=generator)
-        options = {"step_size": step_size, "n_leapfrog": n_leapfrog}
-        state, acceptance = update(state, potential, momentum, numbers, **options)
-        return state, float(acceptance.mean())
-
     start = torch.randn(32, len(frequencies), generator=generator) / frequencies
-    return init(start, potential), move
+    return init(start, potential), potential, generator
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", [0.6, 0.8, 0.95])
 def test_dual_averaging_reaches_the_target(target):
-    state, move = mover(torch.linspace(5, 15, 10))
-    step = StepSize(first_step_size(state, move), target)
-    for _ in range(400):
-        state, rate = move(state, step.value, 5)
-        step.adapt(rate)
-    step.settle()
-    rates = []
-    for _ in range(200):
-        state, rate = move(state, step.value, 5)
-        rates.append(rate)
+    state, potential, generator = mover(torch.linspace(5, 15, 10))
+    step, rates = StepSize(first_step_size(state, potential, generator), target), []
+    for number in range(600):
+        if number == 400:
+            step.settle()
+        options = {"step_size": step.value, "n_leapfrog": 5}
+        state, acceptance = update(state, potential, *draw(state, generator), **options)
+        if number < 400:
+            step.adapt(float(acceptance.mean()))
+        else:
+            rates.append(float(acceptance.mean()))
     # The average step size lags behind: 0.04 is what is left of it after 400 trajectories.
     assert np.mean(rates) == pytest.approx(target, abs=0.04)
 
@@ -427,8 +421,8 @@ def test_standard_errors_are_those_of_repeated_runs(
     with torch.no_grad():
         est.estimator.weight.fill_(3.0)
     for seed in range(60):
-        draws = autoregressive(correlation, 4, 200, 1, 1, seed=seed).flatten(0, 1)
-        monkeypatch.setattr(HMCRegressor, "_draw_weights", lambda *_, w=draws: {"weight": w})
+        draws = autoregressive(correlation, 4, 200, 1, seed=seed).flatten(0, 1)
+        monkeypatch.setattr(HMCRegressor, "_draw", lambda *_, w=draws: w)
         est.fit(X[:, :1], Y)
         u, diagnostics = est.predict_uncertainty([[1.0]], return_diagnostics=True)
         epistemic.append(u.epistemic[0])
@@ -480,7 +474,7 @@ def test_chunks_of_rows_and_groups_of_models_change_nothing(monkeypatch):
     assert len(chunks(whole)) == 1
     limited = short(n_samples=20, memory_limit=1).fit(X, Y)
     # Seven rows of 4 x 20 draws of a double.
-    monkeypatch.setattr(chains, "_BYTES_OF_DRAWS", 7 * 4 * 20 * 8)
+    monkeypatch.setattr(hmc, "_BYTES_OF_DRAWS", 7 * 4 * 20 * 8)
     chunked = short(n_samples=20).fit(X, Y)
     assert len(chunks(chunked)) == 5
     for est in (limited, chunked):

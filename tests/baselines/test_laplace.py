@@ -17,7 +17,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from torch import nn
 
 from sklearn_quam import LaplaceClassifier, LaplaceRegressor, LoRA
-from sklearn_quam.baselines._laplace import _normal_numbers
+from sklearn_quam.baselines.laplace import _normal_numbers
 
 from ..curvature.slow_curvature import close, seeded
 from ..networks import BINARY, LABELS, TARGET, TWO_TARGETS, X64, X64_NEW, MeanAndVariance, dense
@@ -241,26 +241,22 @@ def test_average_probabilities_are_those_of_quadrature(link, n_out, y, structure
     ).fit(X64, y)
     slow = expected_proba(*est.score_distribution(X64_NEW), link)
     np.testing.assert_allclose(est.predict_proba(X64_NEW), slow, atol=2e-3)
-    probit = est.set_params(predictive="probit").fit(X64, y).predict_proba(X64_NEW)
-    np.testing.assert_allclose(probit, slow, atol=0.02 if n_out < 3 else 0.06)
-    own = est.set_params(setting="given").predict_proba(X64_NEW)
-    assert np.abs(probit - slow).max() < np.abs(own - slow).max()
 
 
 def test_one_logit_and_two_give_the_same_probabilities():
     """The difference of two logits with half the weight each has twice the prior precision."""
     weight = np.array([0.5, -0.3, 0.8, 0.1])
-    one = classifier(linear(weight), "full", link="binary_logit", predictive="probit")
+    one = classifier(linear(weight), "full", link="binary_logit", n_samples=4096)
     two = classifier(
         linear([-weight / 2, weight / 2]),
         "full",
         prior_precision=2 * PRECISION,
-        predictive="probit",
+        n_samples=4096,
     )
     one, two = (est.set_params(setting="expected").fit(X64, NOISY) for est in (one, two))
-    close(one.predict_proba(X64_NEW), two.predict_proba(X64_NEW))
+    np.testing.assert_allclose(one.predict_proba(X64_NEW), two.predict_proba(X64_NEW), atol=2e-3)
     own = LogisticRegression(fit_intercept=False, C=1 / PRECISION, tol=1e-10).fit(X64, NOISY)
-    est = classifier(own, "full", predictive="probit", setting="expected").fit(X64, NOISY)
+    est = classifier(own, "full", setting="expected").fit(X64, NOISY)
     assert (
         np.abs(est.predict_proba(X64_NEW) - 0.5) < np.abs(own.predict_proba(X64_NEW) - 0.5)
     ).all()
@@ -283,8 +279,6 @@ def test_a_single_weight_has_nearly_the_posterior_of_brute_force():
     new = np.linspace(-6, 6, 9)[:, None]
     slow = expit(new * grid) @ density / density.sum()
     np.testing.assert_allclose(est.predict_proba(new)[:, 1], slow, atol=0.015)
-    est.set_params(predictive="probit").fit(x, NOISY)
-    np.testing.assert_allclose(est.predict_proba(new)[:, 1], slow, atol=0.02)
 
 
 # -- prior precision -----------------------------------------------------------------------
@@ -329,31 +323,6 @@ def test_no_other_precision_has_a_larger_evidence(parameters, structure):
     ]
     assert max(others) <= est.log_marginal_likelihood_ + 1e-8
     close(others[3], est.log_marginal_likelihood_, 1e-12)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("make", [regressor, classifier])
-def test_the_grid_prefers_what_predicts_held_out_rows_best(make):
-    """Targets that the network knows nothing of ask for doubt, those it knows for none."""
-    rng = np.random.default_rng(0)
-    weight = np.array([[4.0, -3.0, 2.0, 1.0]])
-    if make is regressor:
-        right, wrong = X64 @ weight[0] + 0.5 * rng.normal(size=60), 20 * rng.normal(size=60)
-        options = {}
-    else:
-        right, wrong = (X64 @ weight[0] > 0).astype(int), rng.integers(0, 2, size=60)
-        options = {"link": "binary_logit"}
-    precisions = [
-        make(linear(weight), prior_precision="grid", **options).fit(X64, y).prior_precision_
-        for y in (right, wrong)
-    ]
-    assert precisions[0] > 10 * precisions[1]
-    again = make(linear(weight), prior_precision="grid", **options).fit(X64, wrong)
-    assert again.prior_precision_ == precisions[1]
-    # All rows count once the precision is chosen.
-    fixed = make(linear(weight), prior_precision=precisions[1], **options).fit(X64, wrong)
-    for first, second in zip(uncertainties(again), uncertainties(fixed), strict=True):
-        np.testing.assert_array_equal(first, second)
 
 
 @each_structure
@@ -437,21 +406,20 @@ def test_a_full_matrix_beyond_the_memory_limit_is_refused():
 @pytest.mark.parametrize("parameters", ["last_layer", "all"])
 def test_little_memory_gives_the_same_answer(parameters, structure):
     module = seeded(dense)
-    for predictive in ("monte_carlo", "probit"):
-        options = {"parameters": parameters, "n_samples": 5, "predictive": predictive}
-        ample = classifier(module, structure, **options).fit(X64, LABELS)
-        # What the full matrix needs, and a byte.
-        limit = 32 * 67**2 if structure == "full" else 1
-        scarce = classifier(module, structure, memory_limit=limit, **options).fit(X64, LABELS)
-        scarce.memory_limit = 1
-        limits = scarce._question(torch.tensor(X64_NEW)).limits
-        assert len(scarce._fitted.chunks(torch.tensor(X64_NEW), limits)) == len(X64_NEW)
-        for first, second in zip(uncertainties(ample), uncertainties(scarce), strict=True):
-            close(first, second, 1e-7)
-        for first, second in zip(
-            *[e.score_distribution(X64_NEW) for e in (ample, scarce)], strict=True
-        ):
-            close(first, second, 1e-7)
+    options = {"parameters": parameters, "n_samples": 5}
+    ample = classifier(module, structure, **options).fit(X64, LABELS)
+    # What the full matrix needs, and a byte.
+    limit = 32 * 67**2 if structure == "full" else 1
+    scarce = classifier(module, structure, memory_limit=limit, **options).fit(X64, LABELS)
+    scarce.memory_limit = 1
+    limits = scarce._question(torch.tensor(X64_NEW)).limits
+    assert len(scarce._fitted.chunks(torch.tensor(X64_NEW), limits)) == len(X64_NEW)
+    for first, second in zip(uncertainties(ample), uncertainties(scarce), strict=True):
+        close(first, second, 1e-7)
+    for first, second in zip(
+        *[e.score_distribution(X64_NEW) for e in (ample, scarce)], strict=True
+    ):
+        close(first, second, 1e-7)
 
 
 def test_low_rank_updates_have_no_kronecker_factors():

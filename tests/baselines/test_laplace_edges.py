@@ -7,9 +7,6 @@ import pytest
 import torch
 from torch import nn
 
-from sklearn_quam._curvature.measure import measure_curvature
-from sklearn_quam._network.reference import TrainingSet
-
 from ..curvature.slow_curvature import close, seeded
 from ..networks import (
     IMAGES,
@@ -20,7 +17,7 @@ from ..networks import (
     X,
     dense,
 )
-from .test_laplace import classifier, each_structure, expected_proba, regressor
+from .test_laplace import classifier, each_structure, regressor
 
 
 @pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.MissingClassesWarning")
@@ -90,36 +87,6 @@ def test_tied_weights_count_wherever_they_are_used():
     close(kron.score_distribution(X64_NEW)[1], diag.score_distribution(X64_NEW)[1])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("parameters", ["last_layer", "all"])
-def test_the_grid_is_the_same_for_exact_structures_with_sample_weights(parameters):
-    layer = seeded(nn.Linear, 4, 1)
-    module = layer if parameters == "last_layer" else nn.Sequential(layer, nn.Flatten())
-    weight = np.where(np.arange(60) < 3, 200.0, 1.0)
-    y = X64[:, 0] * 3 + np.random.default_rng(0).normal(size=60)
-    columns = X64, y[:, None], weight / weight.mean(), y
-    inputs, *others = (torch.tensor(column) for column in columns)
-    training, index = TrainingSet(None, (inputs,), *others), torch.arange(3, 60)
-    options = {"prior_precision": "grid", "noise_variance": 1.0, "parameters": parameters}
-    for seed in range(4):
-        full, kron = (
-            regressor(module, s, random_state=seed, **options).fit(X64, y, sample_weight=weight)
-            for s in ("full", "kron")
-        )
-        curvatures = [
-            measure_curvature(
-                est._fitted.models.view,
-                training,
-                index,
-                est.structure,
-                [slice(0, 20), slice(20, 57)],
-            )
-            for est in (full, kron)
-        ]
-        close(*(curvature.eigenvalues.sort().values for curvature in curvatures))
-        assert full.prior_precision_ == kron.prior_precision_
-
-
 class Squeezing(nn.Module):
     def __init__(self):
         super().__init__()
@@ -136,35 +103,6 @@ def test_networks_that_squeeze_their_output(n_rows):
     est = regressor(module, parameters="all").fit(rows, rows[:, 0])
     plain = regressor(module.layers, parameters="all").fit(rows, rows[:, 0])
     close(est.score_distribution(X64_NEW)[1], plain.score_distribution(X64_NEW)[1])
-
-
-@pytest.mark.parametrize("precision", [1e-3, 1e-2, 0.1, 1.0])
-@each_structure
-def test_probit_of_three_classes_is_close_to_quadrature(structure, precision):
-    est = classifier(
-        seeded(dense), structure, prior_precision=precision, setting="expected", predictive="probit"
-    ).fit(X64, LABELS)
-    slow = expected_proba(*est.score_distribution(X64_NEW), "logits", 32)
-    np.testing.assert_allclose(est.predict_proba(X64_NEW), slow, atol=0.03)
-
-
-def test_probit_does_not_depend_on_how_the_network_is_written():
-    class Scaled(nn.Module):
-        def __init__(self, layer):
-            super().__init__()
-            self.layer = layer
-
-        def forward(self, x):
-            return self.layer(x) * 1.0
-
-    layer = seeded(nn.Linear, 4, 3)
-    head, whole = (
-        classifier(
-            m, parameters="all", setting="expected", predictive="probit", prior_precision=0.01
-        ).fit(X64, LABELS)
-        for m in (layer, Scaled(layer))
-    )
-    close(head.predict_proba(X64_NEW), whole.predict_proba(X64_NEW))
 
 
 @pytest.mark.slow
@@ -184,11 +122,6 @@ def test_n_samples_set_after_fit_is_refused_and_memory_changes_nothing():
         est.predict_uncertainty(X64_NEW)
     est.set_params(n_samples=16)
     close(est.predict_uncertainty(X64_NEW).epistemic, before, 1e-12)
-
-
-def test_a_grid_needs_two_rows():
-    with pytest.raises(ValueError, match="two training rows"):
-        regressor(nn.Linear(4, 1), prior_precision="grid").fit(X[:1], TARGET[:1])
 
 
 class Standardised(nn.Conv2d):

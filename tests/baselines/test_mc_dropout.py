@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from sklearn_quam import MCDropoutClassifier, MCDropoutRegressor, ReferenceClassifier
 from sklearn_quam._network import limits
-from sklearn_quam.baselines._sampling import dropout
+from sklearn_quam.baselines import mc_dropout
 
 from ..networks import (
     IMAGES,
@@ -363,7 +363,7 @@ def test_chunks_change_nothing(at_once, monkeypatch):
     module = nn.Sequential(nn.Dropout(0.2), with_dropout()).double()
     est = MCDropoutClassifier(module, n_samples=11, random_state=0).fit(X64, LABELS)
     models, u = sampled(est, X64_NEW), est.predict_uncertainty(X64_NEW)
-    for where in (dropout, limits):
+    for where in (mc_dropout, limits):
         monkeypatch.setattr(where, "rows_at_once", lambda _: at_once)
     np.testing.assert_allclose(sampled(est, X64_NEW), models, rtol=1e-9)
     np.testing.assert_allclose(est.predict_uncertainty(X64_NEW), u, rtol=1e-9)
@@ -418,7 +418,7 @@ def test_part_before_the_first_dropout_is_run_once(p):
     est = MCDropoutClassifier(module, p=p, n_samples=100).fit(IMAGES, LABELS)
     rows.clear(), heads.clear()
     est.predict_uncertainty(IMAGES)
-    assert est._fitted.models.split.place == "inside"
+    assert est._fitted.models.cut.split.place == "inside"
     # For the given network and all thinned ones together.
     assert sum(rows) == len(IMAGES)
     # The network's own run and the check of its cut have a head, too.
@@ -433,7 +433,7 @@ def test_network_that_decides_by_values():
         for net in (module, plain)
     )
     np.testing.assert_allclose(sampled(own, X_NEW), sampled(other, X_NEW), 1e-5, 1e-6)
-    assert own._fitted.models.split.place == "inside"
+    assert own._fitted.models.cut.split.place == "inside"
     restored = pickle.loads(pickle.dumps(own))
     assert torch.equal(sampled(restored, X_NEW), sampled(own, X_NEW))
 

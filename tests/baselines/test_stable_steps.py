@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from sklearn_quam import CyclicalSGHMCRegressor, SWAGClassifier, SWAGRegressor
-from sklearn_quam.baselines._sampling.gradient import stable_step_size
+from sklearn_quam.baselines._gradient import stable_step_size
 
 X = np.random.default_rng(0).normal(size=(40, 3)) * [1.0, 3.0, 0.2]
 Y = X @ [1.0, -0.5, 2.0]
@@ -15,9 +15,9 @@ Y = X @ [1.0, -0.5, 2.0]
 class Recording(SWAGRegressor):
     """Keeps what it draws weights from."""
 
-    def _draw_weights(self, network, training, seed, limits):
-        self.drawn_from = network, training
-        return super()._draw_weights(network, training, seed, limits)
+    def _draw(self, loss, seed, limits):
+        self.loss = loss
+        return super()._draw(loss, seed, limits)
 
 
 def fitted(noise_variance=0.5, **params):
@@ -32,10 +32,11 @@ def test_the_bound_is_the_inverse_of_the_largest_curvature(noise_variance):
     est = fitted(noise_variance)
     design = np.column_stack([X, np.ones(len(X))])
     largest = np.linalg.eigvalsh(design.T @ design / len(X) / noise_variance)[-1]
-    network, training = est.drawn_from
-    bound = stable_step_size(network, training, 1e9, seed=0)
+    bound = stable_step_size(est.loss, 1e9 / noise_variance, seed=0)
     assert bound == pytest.approx(1 / largest, rel=0.02)
-    assert stable_step_size(network, training, bound / 3, seed=0) == bound / 3
+    # Learning rates are for half the squared error.
+    wanted = bound / noise_variance / 3
+    assert stable_step_size(est.loss, wanted, seed=0) == pytest.approx(bound / 3)
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ from sklearn_quam import (
     SWAGRegressor,
 )
 from sklearn_quam.baselines import cyclical_sghmc, swag
-from sklearn_quam.baselines._sampling.gradient import init, loss_scale, mean_gradient, update
+from sklearn_quam.baselines._gradient import init, mean_gradient, update
 from sklearn_quam.baselines.swag import WeightMoments
 
 from ..networks import flat, with_ones
@@ -54,9 +54,9 @@ def cyclical(module=None, kind=CyclicalSGHMCRegressor, **params):
 class Recording(CyclicalSGHMCRegressor):
     """Keeps what it draws weights from."""
 
-    def _draw_weights(self, network, training, seed, limits):
-        self.drawn_from = network, training
-        return super()._draw_weights(network, training, seed, limits)
+    def _draw(self, loss, seed, limits):
+        self.loss = loss
+        return super()._draw(loss, seed, limits)
 
 
 def averaged(module=None, **params):
@@ -134,21 +134,12 @@ def test_gradient_of_a_mini_batch(weighted):
     weight = np.linspace(0.5, 2, len(X)) if weighted else None
     est = cyclical(kind=Recording).fit(X, Y, sample_weight=weight)
     position, index = normal(4, 3), torch.tensor([3, 7, 20])
-    gradient = mean_gradient(*est.drawn_from, position, index, 0.25)
+    gradient = mean_gradient(est.loss, position, index, 0.25)
     rows = with_ones(X)[index]
     scale = 1.0 if weight is None else (weight / weight.mean())[index]
     residuals = position.numpy() @ rows.T - Y[index]
     expected = (scale * residuals) @ rows / NOISE / 3 + 0.25 * position.numpy()
     np.testing.assert_allclose(gradient, expected, rtol=1e-6)
-
-
-def test_steps_are_measured_in_squared_errors_where_the_noise_is_fixed():
-    assert loss_scale(cyclical().fit(X, Y)._fitted.models.network) == pytest.approx(NOISE)
-    module = nn.Linear(2, 2).double()
-    heteroscedastic = cyclical(module, link="mean_log_variance", noise_variance=None)
-    assert loss_scale(heteroscedastic.fit(X, Y)._fitted.models.network) == 1
-    classifier = CyclicalSGHMCClassifier(nn.Linear(2, 2), n_steps=10, samples_per_cycle=1)
-    assert loss_scale(classifier.fit(X, LABELS)._fitted.models.network) == 1
 
 
 # -- cycles --------------------------------------------------------------------------------
@@ -294,7 +285,7 @@ def test_diverged_chains_are_left_out(monkeypatch):
 @pytest.fixture
 def _any_step_size(monkeypatch):
     for module in (cyclical_sghmc, swag):
-        monkeypatch.setattr(module, "stable_step_size", lambda _, __, wanted, ___: wanted)
+        monkeypatch.setattr(module, "stable_step_size", lambda _, wanted, __: wanted)
 
 
 @pytest.mark.usefixtures("_any_step_size")
@@ -485,7 +476,7 @@ def test_only_the_chosen_parameters_change(method, parameters, names):
 
 def test_both_settings_use_the_same_models(method, monkeypatch):
     est = sampler(method, linear()).fit(X, Y)
-    monkeypatch.setattr(method, "_draw_weights", None)
+    monkeypatch.setattr(method, "_draw", None)
     values = flat(est) @ with_ones(X_NEW).T
     epistemic = est.predict_uncertainty(X_NEW).epistemic
     np.testing.assert_allclose(epistemic, values.var(axis=0), rtol=1e-6)

@@ -153,9 +153,3 @@ def test_passes_of_fit_over_the_training_rows(name, passes):
     # Far enough apart that nobody takes these logits for probabilities.
     counts = runs(rows, lambda: fitted(kind, 10.0, **options))
     assert sorted(counts)[len(counts) // 2] == passes
-
-
-def test_the_grid_of_laplace_takes_no_more_passes():
-    rows = IMAGES[:N_TRAINING]
-    counts = runs(rows, lambda: fitted(LaplaceClassifier, 10.0, prior_precision="grid"))
-    assert sorted(counts)[len(counts) // 2] == 2

@@ -1,1 +1,0 @@
-"""Weights drawn once by fit: chains and descents, as pure functions of their state."""
