@@ -31,17 +31,11 @@ Output = Tensor | tuple[Tensor, ...] | list[Tensor]
 
 @dataclass(frozen=True)
 class CategoricalLikelihood:
-    """Class probabilities out of a network's output.
+    """Class probabilities out of a network's output."""
 
-    Parameters
-    ----------
-    link : str
-        What the network returns, one of `CLASSIFIER_LINKS`.
-    output : str, int or None
-        Which of several outputs; see `picked`.
-    """
-
+    # One of CLASSIFIER_LINKS
     link: str
+    # Which of several outputs; see `picked`
     output: str | int | None = None
     kind: ClassVar = Categorical
 
@@ -65,18 +59,7 @@ class CategoricalLikelihood:
         return torch.log_softmax(scores, dim=dim)
 
     def fisher(self, scores: Tensor) -> Tensor:
-        """Return the second derivative of the loss of each row by its scores.
-
-        Parameters
-        ----------
-        scores : Tensor of shape (n_rows, n_scores)
-            Logits, or the one logit of two classes.
-
-        Returns
-        -------
-        Tensor of shape (n_rows, n_scores, n_scores)
-            The Fisher information of the scores.
-        """
+        """Return the Fisher information, (n_rows, n_scores, n_scores), of logits."""
         if self.link == "binary_logit":
             return (torch.sigmoid(scores) * torch.sigmoid(-scores))[..., None]
         proba = torch.softmax(scores, dim=-1)
@@ -123,13 +106,7 @@ class CategoricalLikelihood:
         return -log_proba.gather(-1, index).squeeze(-1)
 
     def check(self, output: Output) -> None:
-        """Refuse output that the link cannot be applied to.
-
-        Parameters
-        ----------
-        output : Tensor or tuple
-            What the network returned for some training rows.
-        """
+        """Refuse output for training rows that the link cannot be applied to."""
         scores = _checked_columns(self.pick(output))
         width = scores.shape[-1]
         if self.link in ("binary_logit", "probability") and width != 1:
@@ -170,19 +147,11 @@ class CategoricalLikelihood:
 
 @dataclass(frozen=True)
 class GaussianLikelihood:
-    """Means and variances out of a network's output.
+    """Means and variances out of a network's output."""
 
-    Parameters
-    ----------
-    link : {"mean", "mean_variance", "mean_log_variance"}
-        What the network returns. Two parts are a tuple, or the two halves of the columns.
-    noise_variance : Tensor of shape (n_outputs,), default=None
-        Variance around the mean, for networks that return the mean only.
-    output : str, int or None
-        Which of several outputs; see `picked`.
-    """
-
+    # One of REGRESSOR_LINKS; two parts are a tuple, or the two halves of the columns
     link: str
+    # Of each output, for networks that return the mean only
     noise_variance: Tensor | None = None
     output: str | int | None = None
     kind: ClassVar = Gaussian
@@ -204,18 +173,7 @@ class GaussianLikelihood:
         return Gaussian(mean, variance.exp() if self.link == "mean_log_variance" else variance)
 
     def fisher(self, scores: Tensor) -> Tensor:
-        """Return the expected second derivative of the loss of each row by its scores.
-
-        Parameters
-        ----------
-        scores : Tensor of shape (n_rows, n_scores)
-            Means, followed by logarithms of variances if the network returns variances.
-
-        Returns
-        -------
-        Tensor of shape (n_rows, n_scores, n_scores)
-            The Fisher information of the scores.
-        """
+        """Return the Fisher information of means, followed by any logarithms of variances."""
         return torch.diag_embed(self.fisher_diagonal(scores))
 
     def fisher_root(self, scores: Tensor) -> Tensor:
@@ -248,13 +206,7 @@ class GaussianLikelihood:
         return 0.5 * (squares + (2 * math.pi * prediction.variance).log()).sum(dim=-1)
 
     def check(self, output: Output) -> None:
-        """Refuse output that the link cannot be applied to.
-
-        Parameters
-        ----------
-        output : Tensor or tuple
-            What the network returned for some training rows.
-        """
+        """Refuse output for training rows that the link cannot be applied to."""
         output = picked(output, self.output)
         if self.link == "mean":
             if isinstance(output, (tuple, list)) and len(output) > 1:
@@ -304,7 +256,7 @@ def _two_parts(output: Output) -> tuple[Tensor, Tensor]:
     if isinstance(output, (tuple, list)):
         if len(output) < 2:
             raise InvalidOutputError(
-                "The network returns one output where mean and variance are due."
+                "The network returns one output, but its link means mean and variance."
             )
         return as_columns(output[0]), as_columns(output[1])
     columns = as_columns(output)
@@ -354,10 +306,7 @@ def _sums_to_one(proba: Tensor) -> bool:
 
 
 def looks_like_probabilities(output: Output) -> bool:
-    """Tell whether what is taken for logits is never negative, and sums to one for every row.
-
-    A single column need not sum to one.
-    """
+    """Return whether scores are never negative and sum to one; a single column need not."""
     scores = as_columns(output)
     if scores.shape[-1] == 1:
         return _in_unit_range(scores)
@@ -366,20 +315,7 @@ def looks_like_probabilities(output: Output) -> bool:
 
 
 def infer_link(output: Output, task: str) -> str:
-    """Tell from a network's output what it is, where nothing else says it.
-
-    Parameters
-    ----------
-    output : Tensor or tuple
-        What the network returned for some rows.
-    task : {"classifier", "regressor"}
-        What the network is used as.
-
-    Returns
-    -------
-    str
-        The link.
-    """
+    """Return the link of a network whose estimator does not say it, from its output."""
     if task == "regressor":
         parts = len(output) if isinstance(output, (tuple, list)) else 1
         return "mean_variance" if parts > 1 else "mean"

@@ -1,4 +1,4 @@
-"""What counts of all that a network returns or raises, and in which precision it is computed."""
+"""What counts of all that a network returns, and what its errors become."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
-from torch import nn
-from torch.overrides import TorchFunctionMode
 
 from .._messages import shown
 from ..exceptions import NetworkError
@@ -46,19 +44,13 @@ def is_out_of_memory(error: object) -> bool:
 
 
 class NetworkErrors:
-    """The one place where errors of code that is not ours become `NetworkError`.
+    """Context in which errors of code that is not ours become `NetworkError`.
 
-    Nothing but a call of this code belongs into such a block, so that an error of our own is never
-    taken for one of the network. That memory runs out is not the network's fault.
-
-    Parameters
-    ----------
-    what : callable, default=None
-        Returns the message for an error; None says what and why in general.
+    Nothing but a call of that code belongs into it; running out of memory is none of its errors.
     """
 
-    def __init__(self, what: Callable[[Any], str] | None = None) -> None:
-        self._what = _in_general if what is None else what
+    def __init__(self, message: Callable[[Any], str] | None = None) -> None:
+        self._message = _in_general if message is None else message
 
     def __enter__(self) -> None:
         pass
@@ -67,7 +59,7 @@ class NetworkErrors:
         if isinstance(error, NETWORK_ERRORS) and not is_out_of_memory(error):
             if isinstance(error, NetworkError):
                 return
-            raise NetworkError(self._what(error)) from error
+            raise NetworkError(self._message(error)) from error
 
 
 def _in_general(error: object) -> str:
@@ -78,19 +70,9 @@ def _in_general(error: object) -> str:
 
 
 def picked(output: Any, which: str | int | None) -> Any:
-    """Return one of several outputs of a network.
+    """Return one of several outputs by name or number, in at least single precision.
 
-    Parameters
-    ----------
-    output : object
-        What the network returned: a tensor, a tuple, a mapping, or an object with fields.
-    which : str, int or None
-        Its name or its number. None takes the logits, or what comes first.
-
-    Returns
-    -------
-    object
-        A tensor, or a tuple of them, in at least single precision.
+    None takes the logits, or what comes first.
     """
     if which is None:
         return _wide(_by_itself(output))
@@ -150,69 +132,3 @@ def _wide(output: Any) -> Any:
 def first(output: Any) -> Any:
     """Return the first of several outputs, or the only one."""
     return output[0] if isinstance(output, (tuple, list)) else output
-
-
-def returned(module: nn.Module, *inputs: Any) -> Any:
-    """Run a network for the first time, and see to it that it computes in its own precision.
-
-    Parameters
-    ----------
-    module : torch.nn.Module
-        A private copy. If it chooses half precision by itself, with `torch.autocast` in its
-        ``forward``, it does so no longer: what models cost are small differences.
-    *inputs : object
-        Its arguments.
-
-    Returns
-    -------
-    object
-        What it returns.
-    """
-    with NetworkErrors(), _NotingAutocast() as noting:
-        output = module(*inputs)
-    if not noting.seen:
-        return output
-    module.forward = InOwnPrecision(module)
-    with NetworkErrors():
-        return module(*inputs)
-
-
-class _NotingAutocast(TorchFunctionMode):
-    """Notes whether anything is computed under `torch.autocast`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen = False
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen = self.seen or torch._C._is_any_autocast_enabled()
-        return func(*args, **(kwargs or {}))
-
-
-class _WithoutAutocast(TorchFunctionMode):
-    """Computes everything without `torch.autocast`, in this thread."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        with torch._C._DisableAutocast():
-            return func(*args, **(kwargs or {}))
-
-
-class InOwnPrecision:
-    """The ``forward`` of a network, without `torch.autocast`.
-
-    Parameters
-    ----------
-    module : torch.nn.Module
-        The network.
-    """
-
-    def __init__(self, module: nn.Module) -> None:
-        self.module = module
-
-    def __repr__(self) -> str:
-        return "InOwnPrecision()"
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the network."""
-        with _WithoutAutocast():
-            return type(self.module).forward(self.module, *args, **kwargs)

@@ -60,23 +60,15 @@ class LoRA:
 
 @dataclass(frozen=True)
 class FreeParameters:
-    """The tensors a search may change.
+    """The tensors a search may change."""
 
-    Parameters
-    ----------
-    names : tuple of str
-        Parameters of the module that change with them.
-    start : dict of Tensor
-        The free tensors at the given network.
-    n_inputs : dict of int
-        How many inputs each free tensor combines for an output of its layer.
-    updates : dict
-        For low-rank updates: the weight to add the product of two free tensors to, and a scale.
-    """
-
+    # Parameters of the module that change with them
     names: tuple[str, ...]
+    # The free tensors at the given network
     start: dict[str, Tensor]
+    # How many inputs each free tensor combines for an output of its layer
     n_inputs: dict[str, int]
+    # For low-rank updates: the weight to add the product of two free tensors to, and a scale
     updates: dict[str, tuple[Tensor, float]] = field(default_factory=dict)
 
     @property
@@ -85,18 +77,7 @@ class FreeParameters:
         return sum(tensor.numel() for tensor in self.start.values())
 
     def weights(self, free: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return parameters of the module, by name.
-
-        Parameters
-        ----------
-        free : dict of Tensor
-            Values of the free tensors, with any further axes in front.
-
-        Returns
-        -------
-        dict of Tensor
-            Parameters, with the same axes in front.
-        """
+        """Return parameters of the module by name, for free tensors with any axes in front."""
         if not self.updates:
             return free
         weights = {}
@@ -109,24 +90,7 @@ class FreeParameters:
 def choose_parameters(
     module: nn.Module, parameters: Any, layers: list[RunLayer], seed: int = 0
 ) -> FreeParameters:
-    """Return the free parameters a user asks for.
-
-    Parameters
-    ----------
-    module : torch.nn.Module
-        The network.
-    parameters : str, int, list of str, callable or LoRA
-        What the user said.
-    layers : list of RunLayer
-        Layers in the order in which they run; see `layers_in_order`.
-    seed : int, default=0
-        Seeds the factors of low-rank updates.
-
-    Returns
-    -------
-    FreeParameters
-        What is to be searched.
-    """
+    """Return the free parameters a user asks for; layers come from `layers_in_order`."""
     if parameters == "lora":
         parameters = LoRA()
     if isinstance(parameters, LoRA):

@@ -1,7 +1,6 @@
-"""What models predict for rows: probabilities of classes, or means and variances.
+"""Predictions of models: probabilities of classes, or means and variances.
 
-Both kinds hold tensors whose last axis are the classes or outputs. The axes before it are whatever
-is predicted for: rows, models and rows, searches.
+The last axis of all tensors are the classes or outputs, the axes before it rows, models, searches.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from torch import Tensor
 
 
 class Prediction:
-    """What both kinds of predictions can do."""
+    """Methods of both kinds of predictions."""
 
     @property
     def parts(self) -> tuple[Tensor, ...]:
@@ -27,20 +26,7 @@ class Prediction:
         return tuple(getattr(self, part.name) for part in fields(self))  # type: ignore[arg-type]
 
     def map(self, function: Callable[..., Tensor], *others: Self) -> Self:
-        """Return a prediction made by a function of each tensor, and of those of others.
-
-        Parameters
-        ----------
-        function : callable
-            Takes as many tensors as there are predictions.
-        *others : Prediction
-            Predictions of the same kind.
-
-        Returns
-        -------
-        Prediction
-            Of the same kind.
-        """
+        """Return a prediction made by a function of each tensor, and of those of others."""
         every = zip(self.parts, *(other.parts for other in others), strict=True)
         return type(self)(*(function(*parts) for parts in every))
 
@@ -82,31 +68,16 @@ class Prediction:
         return self.map(lambda part: part.unflatten(axis, sizes))
 
     def replaced(self, index: Tensor, where: Tensor, new: Self) -> Self:
-        """Return a copy in which some rows are replaced.
-
-        Parameters
-        ----------
-        index : Tensor of shape (n_new,)
-            Numbers of the rows that may be replaced.
-        where : Tensor of shape (n_new,), dtype bool
-            Which of them are.
-        new : Prediction
-            What replaces them, n_new rows.
-
-        Returns
-        -------
-        Prediction
-            The copy.
-        """
+        """Return a copy whose rows ``index`` are replaced by new ones where ``where`` is true."""
         return self.map(lambda old, part: replace_rows(old, index, where, part), new)
 
     def is_finite(self) -> Tensor:
-        """Tell which predictions are finite in all their parts."""
+        """Return which predictions are finite in all their parts."""
         fine = torch.stack([torch.isfinite(part).all(dim=-1) for part in self.parts])
         return fine.all(dim=0)
 
     def is_defined(self) -> Tensor:
-        """Tell which predictions mean something: a probability may be zero, a variance may not."""
+        """Return which predictions are valid: a probability may be zero, a variance may not."""
         raise NotImplementedError
 
     def __getstate__(self) -> dict[str, Any]:
@@ -147,18 +118,12 @@ class Prediction:
 
 @dataclass(frozen=True, eq=False)
 class Categorical(Prediction):
-    """Probabilities of classes.
-
-    Parameters
-    ----------
-    log_proba : Tensor of shape (..., n_classes)
-        Logarithms of the probabilities.
-    """
+    """Probabilities of classes, as logarithms (..., n_classes)."""
 
     log_proba: Tensor
 
     def is_defined(self) -> Tensor:
-        """Tell which probabilities are numbers."""
+        """Return which probabilities are numbers."""
         return ~torch.isnan(self.log_proba).any(dim=-1)
 
     def expected(self) -> Tensor:
@@ -188,21 +153,13 @@ class Categorical(Prediction):
 
 @dataclass(frozen=True, eq=False)
 class Gaussian(Prediction):
-    """Independent Gaussians, one for each output.
-
-    Parameters
-    ----------
-    mean : Tensor of shape (..., n_outputs)
-        Means.
-    variance : Tensor of shape (..., n_outputs)
-        Variances.
-    """
+    """Independent Gaussians, one for each output."""
 
     mean: Tensor
     variance: Tensor
 
     def is_defined(self) -> Tensor:
-        """Tell which Gaussians have a finite mean and a finite variance above zero."""
+        """Return which Gaussians have a finite mean and a finite variance above zero."""
         return self.is_finite() & (self.variance > 0).all(dim=-1)
 
     def expected(self) -> Tensor:

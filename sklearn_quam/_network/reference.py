@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import copy
-import itertools
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from sklearn.pipeline import Pipeline
 from torch import Tensor, nn
 
 from .._messages import shown
-from ..exceptions import NetworkError
 from .adapters import (
     Network,
     floating_dtype,
@@ -25,60 +22,33 @@ from .adapters import (
     split_pipeline,
     target_scale,
 )
-from .inputs.layouts import to_tensor
-from .inputs.named import TakesNamed
+from .first_run import cannot_process, first_run
 from .inputs.rows import Inputs, Rows, Source, StoredRows, as_double
-from .inputs.sources import Reordered, SomeRows, StoredArrays
-from .likelihood import (
-    CategoricalLikelihood,
-    GaussianLikelihood,
-    Likelihood,
-    Output,
-    infer_link,
-)
+from .inputs.sources import Reordered, StoredArrays
+from .likelihood import CategoricalLikelihood, GaussianLikelihood, Likelihood, infer_link
 from .limits import batches, peak_bytes
-from .outputs import InvalidOutputError, NetworkErrors, picked, returned
+from .outputs import InvalidOutputError, NetworkErrors, picked
 from .predictions import Prediction, from_arrays, to_arrays
-
-_PROBE_ROWS = 16
-# Types of whole numbers are tried out, but not all those of a large number of inputs.
-_MAX_TRIALS = 64
 
 
 @dataclass(frozen=True)
 class ReferenceModel:
-    """The given network with everything needed to predict by it.
+    """The given network with everything needed to predict by it."""
 
-    Parameters
-    ----------
-    module : torch.nn.Module
-        A private copy in evaluation mode.
-    likelihood : CategoricalLikelihood or GaussianLikelihood
-        What its outputs mean.
-    transformers : Pipeline or None
-        What runs before the network.
-    input_dtypes : tuple of torch.dtype
-        What the network takes each of its inputs as.
-    input_names : tuple of str or None
-        What they are called, if the network takes them by name.
-    device : torch.device
-        Where it runs.
-    any_ndim : bool
-        Whether it takes rows of any number of dimensions, or only vectors.
-    threshold : float
-        Probability of the second class above which a binary classifier predicts it.
-    bytes_per_row : int
-        Memory that the network needs for a row.
-    """
-
+    # A private copy in evaluation mode
     module: nn.Module
     likelihood: Likelihood
+    # What runs before the network
     transformers: Pipeline | None
+    # Types and names of its inputs; None where it takes them by position
     input_dtypes: tuple[torch.dtype, ...]
     input_names: tuple[str, ...] | None
     device: torch.device
+    # Whether it takes rows of any number of dimensions, or only vectors
     any_ndim: bool = True
+    # Probability of the second class above which a binary classifier predicts it
     threshold: float = 0.5
+    # Memory that the network needs for a row
     bytes_per_row: int = 0
 
     @property
@@ -93,34 +63,12 @@ class ReferenceModel:
         return replace(self, module=module, input_dtypes=tuple(wider))
 
     def inputs(self, source: Source) -> StoredRows:
-        """Return rows as the network takes them, which are read when they are asked for.
-
-        Parameters
-        ----------
-        source : Source
-            Rows behind the transformers.
-
-        Returns
-        -------
-        StoredRows
-            The same rows in the network's types, on its device.
-        """
+        """Return rows in the network's types, which are read when they are asked for."""
         ordered = in_order(source, self.input_names)
         return StoredRows(ordered, self.input_dtypes, self.device, self.bytes_per_row)
 
     def predict(self, inputs: Inputs | StoredRows) -> Prediction:
-        """Return the prediction for some rows, computed in batches.
-
-        Parameters
-        ----------
-        inputs : Inputs or StoredRows
-            What `inputs` returned, or some of it.
-
-        Returns
-        -------
-        Prediction
-            Of all rows.
-        """
+        """Return the prediction for some rows, computed in batches."""
         with torch.no_grad():
             parts: list[Any] = [
                 predict_batch(self.module, self.likelihood, inputs[rows])
@@ -132,24 +80,7 @@ class ReferenceModel:
 def predict_batch(
     module: nn.Module, likelihood: Likelihood, inputs: Inputs, at_cut: Rows | None = None
 ) -> Prediction:
-    """Return what a network predicts for some rows.
-
-    Parameters
-    ----------
-    module : torch.nn.Module
-        The network, or the part of it behind a cut.
-    likelihood : Likelihood
-        What its outputs mean.
-    inputs : Inputs
-        Rows as the network takes them.
-    at_cut : tuple of Tensor of shape (n_rows, ...), default=None
-        Their values at the cut; None without a cut.
-
-    Returns
-    -------
-    Prediction
-        Of all rows.
-    """
+    """Return what a network predicts for rows, or its part behind a cut for their values there."""
     rows = (inputs if at_cut is None else Inputs(at_cut)).at_least_two()
     with NetworkErrors(partial(cannot_process, inputs)):
         output = module(*rows.parts)
@@ -164,26 +95,17 @@ def predict_batch(
 
 @dataclass(frozen=True)
 class TrainingSet:
-    """The training data, as the network or the part of it behind a cut sees them.
+    """The training data, as the network or the part of it behind a cut sees them."""
 
-    Parameters
-    ----------
-    inputs : StoredRows or None
-        What the network takes; None behind a cut, where nothing holds on to the user's data.
-    rows : tuple of Tensor of shape (n_rows, ...)
-        The values at a cut of it; empty where there is none yet.
-    target : Tensor of shape (n_rows, ...)
-        Class indices or real targets.
-    weight : Tensor of shape (n_rows,) or None
-        Sample weights with mean one.
-    losses : Tensor of shape (n_rows,)
-        What each row costs the given network.
-    """
-
+    # What the network takes; None behind a cut, where nothing holds on to the user's data
     inputs: Any
+    # The values at a cut; empty where there is none yet
     rows: Rows
+    # Class indices or real targets
     target: Tensor
+    # Sample weights with mean one
     weight: Tensor | None
+    # The loss of the given network for each sample
     losses: Tensor
     # In a file; nothing holds on to the user's data.
     _stored: ClassVar[dict[str, Any]] = {
@@ -209,18 +131,6 @@ class TrainingSet:
             target=as_double(self.target),
             weight=None if self.weight is None else as_double(self.weight),
             losses=as_double(self.losses),
-        )
-
-    def some(self, index: Tensor) -> TrainingSet:
-        """Return some of the rows, before the network is cut."""
-        source = SomeRows(self.inputs.source, index.numpy())
-        index = index.to(self.target.device)
-        return TrainingSet(
-            replace(self.inputs, source=source),
-            (),
-            self.target[index],
-            None if self.weight is None else self.weight[index],
-            self.losses[index],
         )
 
     def rows_at(self, index: Tensor | slice) -> Rows:
@@ -255,35 +165,14 @@ def build_reference(
     output: str | int | None = None,
     device: str | torch.device | None = None,
 ) -> tuple[ReferenceModel, Network, int]:
-    """Return the reference model of a fitted estimator, after checking it on training rows.
+    """Return the reference model of a fitted estimator, what it knew, and its number of outputs.
 
-    Parameters
-    ----------
-    estimator : object
-        A fitted estimator or module.
-    source : Source
-        Training rows behind the estimator's own transformers.
-    task : {"classifier", "regressor"}
-        What the network is used as.
-    link : str or None
-        What the network returns; None leaves it to the estimator.
-    output : str, int or None
-        Which of several outputs is meant; None takes the logits, or what comes first.
-    device : str, torch.device or None
-        Where to run; None stays where the network is.
-
-    Returns
-    -------
-    tuple of ReferenceModel, Network and int
-        The model, what the estimator knew about it, and its number of classes or outputs.
+    The source has training rows behind the estimator's own transformers, to check the network on.
     """
-    # A copy: refitting the user's scaler later must not change what was fitted here.
     transformers, final = split_pipeline(estimator)
-    transformers = copy.deepcopy(transformers)
     network = read_network(final, task=task, link=link)
     first = next(network.module.parameters(), torch.empty(0))
     target = first.device if device is None else _device(device)
-    names = source.names
     module, probe, given, dtypes = first_run(network.module.to(target), source, target)
     chosen = network.link or infer_link(picked(given, output), task)
     likelihood: Likelihood
@@ -293,6 +182,7 @@ def build_reference(
         likelihood = GaussianLikelihood(chosen, output=output)
     likelihood.check(given)
     scaled = target_scale(estimator, likelihood.n_outputs(given))
+    rows = StoredRows(StoredArrays(probe, source.names), dtypes, target)[:]
     if scaled is not None:
         if chosen != "mean":
             raise ValueError(
@@ -303,46 +193,52 @@ def build_reference(
         in_target_units(module, *scaled, output)
         likelihood = replace(likelihood, output=None)
         with NetworkErrors():
-            given = module(*map(partial(to_tensor, device=target), probe, dtypes))
-    threshold = network.threshold
+            given = module(*rows.clone().parts)
     reference = ReferenceModel(
-        module, likelihood, transformers, dtypes, names, target, is_torch(final), threshold
+        module,
+        likelihood,
+        # A copy: refitting the user's scaler later must not change what was fitted here.
+        copy.deepcopy(transformers),
+        dtypes,
+        source.names,
+        target,
+        any_ndim=is_torch(final),
+        threshold=network.threshold,
     )
-    rows = reference.inputs(StoredArrays(probe, names))[:]
-    with torch.no_grad(), NetworkErrors():
-        needed = peak_bytes(lambda: module(*rows.parts)) // len(rows)
-    reference = replace(reference, bytes_per_row=needed)
-    _check_rows(reference, rows, given)
+    expected, again = likelihood.prediction(given), []
+    needed = peak_bytes(lambda: again.append(reference.predict(rows)))
+    _check_rows(reference, rows, expected, again[0])
+    reference = replace(reference, bytes_per_row=needed // len(rows))
     return reference, network, likelihood.n_outputs(given)
 
 
-def first_run(
-    module: nn.Module, source: Source, device: torch.device
-) -> tuple[nn.Module, tuple[np.ndarray, ...], Any, tuple[torch.dtype, ...]]:
-    """Run some rows through a network, and find out how it takes them.
+def _check_rows(
+    reference: ReferenceModel, inputs: Inputs, expected: Prediction, again: Prediction
+) -> None:
+    """Refuse a network whose answer for a row is random or depends on the other rows."""
+    if not _close(expected, again):
+        raise InvalidOutputError(
+            "The network returns different outputs for the same rows even in evaluation mode. "
+            "Randomness in forward must depend on self.training, as nn.Dropout's does."
+        )
+    # The later half: a recurrent network over the wrong axis lets rows depend on earlier ones.
+    if _close(expected, reference.predict(inputs[len(inputs) // 2 :])):
+        return
+    cure = (
+        "BatchNorm layers need track_running_stats=True, recurrent and attention layers "
+        "batch_first=True."
+    )
+    if any(map(is_quantised, reference.module.modules())):
+        cure = (
+            "Dynamically quantised layers scale all rows of a batch together: pass the network "
+            "as it was before quantisation."
+        )
+    raise InvalidOutputError(f"The network's output for a row depends on the other rows. {cure}")
 
-    Parameters
-    ----------
-    module : torch.nn.Module
-        A private copy.
-    source : Source
-        Rows behind the transformers.
-    device : torch.device
-        Where the network is.
 
-    Returns
-    -------
-    tuple
-        The network as one that takes its inputs in their order, the rows, what it returns for
-        them, and the types that it takes its inputs in.
-    """
-    if source.names is not None:
-        module = TakesNamed(module, source.names)
-    probe = source.read(slice(0, len(source), max(1, len(source) // _PROBE_ROWS)))
-    probe = tuple(part[:_PROBE_ROWS] for part in probe)
-    if len(probe[0]) == 1:
-        probe = tuple(np.repeat(part, 2, axis=0) for part in probe)
-    return module, probe, *_try_types(module, probe, floating_dtype(module), device)
+def _close(first: Prediction, second: Prediction) -> bool:
+    a, b = first.expected(), second.expected()
+    return torch.allclose(a[-len(b) :], b, rtol=1e-3, atol=1e-4 * float(a.abs().max()))
 
 
 def _device(device: str | torch.device) -> torch.device:
@@ -361,85 +257,15 @@ def _device(device: str | torch.device) -> torch.device:
 
 def in_order(source: Source, names: tuple[str, ...] | None) -> Source:
     """Return a source of the named inputs in the order in which the network was tried."""
-    if names is None and source.names is None:
+    if names == source.names:
         return source
     if names is None or source.names is None or set(names) != set(source.names):
         raise ValueError(
-            f"X has the inputs {_told(source.names)}, but the network was fitted with "
-            f"{_told(names)}."
+            f"X has the inputs {_shown(source.names)}, but the network was fitted with "
+            f"{_shown(names)}."
         )
-    if names == source.names:
-        return source
     return Reordered(source, names)
 
 
-def _told(names: tuple[str, ...] | None) -> str:
+def _shown(names: tuple[str, ...] | None) -> str:
     return "without names" if names is None else f"named {shown(list(names))}"
-
-
-def _try_types(
-    module: nn.Module, probe: tuple[np.ndarray, ...], dtype: torch.dtype, device: torch.device
-) -> tuple[Output, tuple[torch.dtype, ...]]:
-    """Run training rows through the network and find out which types it takes them in.
-
-    Whole numbers are features to most networks but indices to those with embeddings: they are
-    tried as floating point numbers first, then as they are. Where there are several inputs, they
-    are tried as they are first.
-    """
-    candidates = [_candidates(part, dtype, several=len(probe) > 1) for part in probe]
-    failures = []
-    for chosen in itertools.islice(itertools.product(*candidates), _MAX_TRIALS):
-        inputs = Inputs(tuple(map(partial(to_tensor, device=device), probe, chosen)))
-        try:
-            with torch.no_grad():
-                return returned(module, *inputs.parts), chosen
-        except NetworkError as error:
-            failures.append((inputs, error.__cause__ or error))
-    inputs, first = failures[0]
-    raise NetworkError(cannot_process(inputs, first)) from first
-
-
-def _candidates(part: np.ndarray, dtype: torch.dtype, several: bool) -> list[torch.dtype]:
-    if part.dtype.kind == "f":
-        return [dtype]
-    itself = [torch.bool, torch.int64] if part.dtype.kind == "b" else [torch.int64]
-    return [*itself, dtype] if several else [dtype, *itself]
-
-
-def cannot_process(inputs: Inputs, error: object) -> str:
-    """Say in plain words what an error means that a network has raised."""
-    what = "rows" if len(inputs.parts) == 1 else f"{len(inputs.parts)} inputs whose rows are"
-    return (
-        f"The network cannot process {what} of shape {inputs.describe()} on {inputs.device}: "
-        f"{type(error).__name__}: {error}. X must have the shape that the network was trained with."
-    )
-
-
-def _check_rows(reference: ReferenceModel, inputs: Inputs, output: Output) -> None:
-    """Refuse a network whose answer for a row is random or depends on the other rows."""
-    expected = reference.likelihood.prediction(output)
-    again = reference.predict(inputs)
-    if not _close(expected, again):
-        raise InvalidOutputError(
-            "The network returns different outputs for the same rows even in evaluation mode. "
-            "Randomness in forward must depend on self.training, as nn.Dropout's does."
-        )
-    # The later half: a recurrent network over the wrong axis lets rows depend on earlier ones.
-    if not _close(expected, reference.predict(inputs[len(inputs) // 2 :])):
-        cure = (
-            "BatchNorm layers need track_running_stats=True, recurrent and attention layers "
-            "batch_first=True."
-        )
-        if any(map(is_quantised, reference.module.modules())):
-            cure = (
-                "Dynamically quantised layers scale all rows of a batch together: pass the network "
-                "as it was before quantisation."
-            )
-        raise InvalidOutputError(
-            f"The network's output for a row depends on the other rows. {cure}"
-        )
-
-
-def _close(first: Prediction, second: Prediction) -> bool:
-    a, b = first.expected(), second.expected()
-    return torch.allclose(a[-len(b) :], b, rtol=1e-3, atol=1e-4 * float(a.abs().max()))

@@ -27,18 +27,8 @@ _SEEDED = threading.RLock()
 
 
 def default_network(task: str) -> Any:
-    """Return the small network that is trained where the user passes none.
-
-    Parameters
-    ----------
-    task : {"classifier", "regressor"}
-        What it is for.
-
-    Returns
-    -------
-    Pipeline
-        An unfitted scikit-learn network, which gets its inputs scaled: columns may be of any unit.
-    """
+    """Return the small network, unfitted, that is trained where the user passes none."""
+    # Its inputs are scaled: columns may be of any unit.
     kind = MLPClassifier if task == "classifier" else MLPRegressor
     network = kind(hidden_layer_sizes=(64, 64), solver="lbfgs", max_iter=500)
     pipeline = Pipeline([("scaler", StandardScaler()), ("network", network)])
@@ -49,18 +39,7 @@ def default_network(task: str) -> Any:
 
 
 def untrained(estimator: Any) -> Any:
-    """Return an unfitted clone, also of a frozen estimator.
-
-    Parameters
-    ----------
-    estimator : estimator
-        Anything a user may pass, fitted or not, that knows how to train its network.
-
-    Returns
-    -------
-    estimator
-        The clone.
-    """
+    """Return an unfitted clone of whatever trains its network, also of a frozen estimator."""
     if isinstance(estimator, FrozenEstimator):
         return untrained(estimator.estimator)
     if isinstance(estimator, Pipeline):
@@ -77,18 +56,7 @@ def untrained(estimator: Any) -> Any:
 
 
 def sample_weight_argument(estimator: Any) -> str:
-    """Return what ``sample_weight`` is called in the ``fit`` of an estimator or pipeline.
-
-    Parameters
-    ----------
-    estimator : estimator
-        Anything a user may pass that is to be trained.
-
-    Returns
-    -------
-    str
-        The name, with the names of a pipeline's last steps in front.
-    """
+    """Return what ``sample_weight`` is called in the ``fit`` of an estimator or pipeline."""
     final = split_pipeline(estimator)[1]
     if not has_fit_parameter(final, "sample_weight"):
         raise ValueError(
@@ -111,32 +79,10 @@ def train(
     fit_params: dict,
     anew: bool = False,
 ) -> tuple[Any, np.ndarray | None]:
-    """Return a fitted clone of an estimator.
+    """Return a fitted clone, and the labels of its columns where they became column indices.
 
-    Parameters
-    ----------
-    estimator : estimator
-        A skorch net, a scikit-learn network or a pipeline that ends in one.
-    X : array-like
-        Training data.
-    y : ndarray
-        Labels or real targets as the user gave them.
-    task : {"classifier", "regressor"}
-        What the network is to be used as.
-    seed : int or None
-        Seeds the estimator where it leaves its own random state open.
-    fit_params : dict
-        Further arguments of the estimator's ``fit``.
-    anew : bool, default=False
-        Whether the seed replaces the estimator's own random state, too, and the weights of a
-        module that was passed to skorch ready-made are drawn again.
-
-    Returns
-    -------
-    estimator : estimator
-        The fitted clone.
-    classes : ndarray or None
-        Labels of the columns, if they were turned into column indices for the training.
+    The seed is for estimators that leave their random state open. ``anew`` replaces one that is
+    set, too, and draws the weights again of a module that was passed to skorch ready-made.
     """
     transformers, final = split_pipeline(estimator)
     check_kind(final, task)

@@ -98,12 +98,6 @@ def sequence_of_rows():
     return nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Flatten(), nn.Linear(15, 3))
 
 
-def pooled():
-    return nn.Sequential(
-        nn.Linear(4, 3), nn.ReLU(), Apply(lambda x: x.amax(dim=1)), nn.Linear(3, 3)
-    )
-
-
 class DataDependent(nn.Module):
     def __init__(self):
         super().__init__()
@@ -112,15 +106,6 @@ class DataDependent(nn.Module):
     def forward(self, x):
         output = self.layers(x)
         return output if output.sum() > 0 else 2 * output
-
-
-class SelfAttention(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.attention, self.head = nn.MultiheadAttention(4, 2, batch_first=True), nn.Linear(4, 3)
-
-    def forward(self, x):
-        return self.head(self.attention(x, x, x, need_weights=False)[0].mean(dim=1))
 
 
 class TwoInputs(nn.Module):
@@ -151,62 +136,35 @@ class Case:
 IMAGES, SEQUENCES = (normal(9, 2, 6, 6),), (normal(9, 5, 4),)
 CASES = {
     "mlp": Case(mlp),
-    "relu": Case(lambda: mlp(activation=nn.ReLU)),
-    "no bias": Case(lambda: mlp(bias=False)),
+    "relu": Case(lambda: mlp(activation=nn.ReLU, bias=False)),
     "two linear layers in a row": Case(lambda: nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 3))),
-    "one layer": Case(lambda: nn.Sequential(nn.Linear(4, 3))),
     "bare layer": Case(lambda: nn.Linear(4, 3)),
-    "bare layer without bias": Case(lambda: nn.Linear(4, 3, bias=False)),
     "dropout": Case(lambda: mlp(activation=nn.Dropout)),
-    "softmax": Case(lambda: mlp(ending=[nn.Softmax(dim=1)]), PROBABILITIES),
     "softmax over the last axis": Case(lambda: mlp(ending=[nn.Softmax(dim=-1)]), PROBABILITIES),
     "log-softmax": Case(lambda: mlp(ending=[nn.LogSoftmax(dim=1)]), LOG_PROBABILITIES),
-    "log-softmax, logits": Case(lambda: mlp(ending=[nn.LogSoftmax(dim=-1)])),
     "binary logit": Case(lambda: mlp(widths=(4, 5, 1)), BINARY),
     "one probability": Case(lambda: mlp(widths=(4, 5, 1), ending=[nn.Sigmoid()]), PROBABILITY),
-    "tanh behind the last layer": Case(lambda: mlp(ending=[nn.Tanh()])),
     "tanh and softmax": Case(lambda: mlp(ending=[nn.Tanh(), nn.Softmax(dim=1)]), PROBABILITIES),
-    "relu behind the last layer": Case(lambda: mlp(ending=[nn.ReLU()])),
     "regression": Case(lambda: mlp(widths=(4, 5, 1)), MEAN),
-    "two outputs": Case(lambda: mlp(widths=(4, 5, 2)), TWO_MEANS),
     "sigmoid regression": Case(lambda: mlp(widths=(4, 5, 2), ending=[nn.Sigmoid()]), TWO_MEANS),
     "halves": Case(lambda: mlp(widths=(4, 5, 4)), MEAN_LOG_VARIANCE),
     "flat outputs": Case(lambda: mlp(widths=(4, 5, 1), ending=[nn.Flatten(0)]), MEAN),
-    "flat logits": Case(
-        lambda: mlp(widths=(4, 5, 1), ending=[Apply(lambda x: x.squeeze(-1))]), BINARY
-    ),
     "mean and variance": Case(MeanAndVariance, MEAN_VARIANCE, execution="vmap"),
-    "two means and variances": Case(lambda: MeanAndVariance(2), MEAN_VARIANCE, execution="vmap"),
     "softmax over rows": Case(lambda: mlp(ending=[nn.Softmax(dim=0)]), execution="vmap"),
     "tied": Case(Residual, execution="vmap"),
     "convolutional": Case(convolutional, LOGITS, IMAGES, "vmap"),
     "norms": Case(normed, execution="vmap"),
-    "self-attention": Case(SelfAttention, LOGITS, SEQUENCES, "vmap"),
     "attention": Case(Attention, LOGITS, SEQUENCES, "vmap"),
     "encoder": Case(encoder, LOGITS, SEQUENCES, "vmap"),
     "tokens": Case(Tokens, LOGITS, (torch.arange(45).reshape(9, 5) % 9,), "vmap"),
     "linear layers on sequences": Case(sequence_of_rows, LOGITS, SEQUENCES, "vmap"),
-    "pooled sequences": Case(pooled, LOGITS, SEQUENCES, "vmap"),
     "two inputs": Case(TwoInputs, LOGITS, (normal(9, 4), normal(9, 2, seed=1)), "vmap"),
     "lstm": Case(lambda: Recurrent(nn.LSTM, batch_first=True), LOGITS, SEQUENCES, "loop"),
     "data-dependent": Case(DataDependent, execution="loop"),
 }
 N_MODELS = 3
-
-
 # What they return for a row depends on the other rows, which a fitted network's may not.
 MIXING_ROWS = ("softmax over rows", "data-dependent")
-
-
-def named(*executions, but_not=()):
-    return pytest.mark.parametrize(
-        "case",
-        [
-            pytest.param(case, id=name)
-            for name, case in CASES.items()
-            if case.execution in executions and name not in but_not
-        ],
-    )
 
 
 # -- running them ----------------------------------------------------------------------------
@@ -288,64 +246,7 @@ def assert_same(actual, expected):
             assert_close(actual[1][name], gradient)
 
 
-# -- every way gives the same ----------------------------------------------------------------
-
-
-@named("matmul", "vmap", "loop")
-def test_loop_gives_what_copies_of_the_module_give(case):
-    module = case.module()
-    weights, data = models(module), rows(case.inputs)
-    found = run(LoopExecutor(module, case.likelihood), weights, *data)
-    assert_same(found, by_hand(case, weights, *data))
-
-
-@named("matmul", "vmap")
-def test_vmap_gives_what_the_loop_gives(case):
-    module = case.module()
-    weights, data = models(module), rows(case.inputs)
-    expected = run(LoopExecutor(module, case.likelihood), weights, *data)
-    assert_same(run(VmapExecutor(module, case.likelihood), weights, *data), expected)
-
-
-@named("matmul")
-def test_matrix_products_give_what_the_loop_gives(case):
-    module = case.module()
-    weights, data = models(module), rows(case.inputs)
-    expected = run(LoopExecutor(module, case.likelihood), weights, *data)
-    assert_same(run(chain_executor(module, case.likelihood, case.inputs), weights, *data), expected)
-
-
-@named("matmul", "vmap", "loop")
-def test_fastest_way_that_works_is_chosen(case):
-    assert chosen(case.module(), case.likelihood, case.inputs).name == case.execution
-
-
-@named("matmul", "vmap", "loop")
-def test_predictions_are_the_same_without_gradients(case):
-    module = case.module()
-    executor = chosen(module, case.likelihood, case.inputs)
-    weights, data = models(module), rows(case.inputs)
-    expected = flat(executor.predict(weights, *data))
-    with torch.no_grad():
-        found = flat(executor.predict(weights, *data))
-    for a, b in zip(found, expected, strict=True):
-        assert not a.requires_grad
-        assert_close(a, b.detach())
-
-
-@named("matmul", "vmap", "loop", but_not=MIXING_ROWS)
-def test_query_row_comes_last_and_belongs_to_its_model(case):
-    module = case.module()
-    executor = chosen(module, case.likelihood, case.inputs)
-    weights, (shared, query) = models(module), rows(case.inputs)
-    with torch.no_grad():
-        found = flat(executor.predict(weights, shared, query))
-        # The rows of all models, as shared ones.
-        crossed = flat(executor.predict(weights, query, query))
-    for a, b in zip(found, crossed, strict=True):
-        assert a.shape[:2] == (N_MODELS, len(shared[0]) + 1)
-        for index in range(N_MODELS):
-            assert_close(a[index, -1], b[index, index])
+# -- every executor gives the same -----------------------------------------------------------
 
 
 def chosen(module, likelihood, inputs, names=None):
@@ -359,7 +260,65 @@ def chosen(module, likelihood, inputs, names=None):
     return choose_executor(module, likelihood, weights, probe)
 
 
-@named("matmul", "vmap", "loop")
+def chain_executor(module, likelihood):
+    """Return the executor of a network that is a chain from its input on."""
+    names = tuple(dict(module.named_parameters()))
+    n_in = module.get_parameter(names[0]).shape[1]
+    split = split_module(module, names, normal(4, n_in))
+    assert split.place == "at_input"
+    return ChainExecutor(split.rest, likelihood)
+
+
+def executors_for(case, module, names=None):
+    """Return the executor that is chosen, checked, and those that would do as well."""
+    executor = chosen(module, case.likelihood, case.inputs, names)
+    assert executor.name == case.execution
+    kinds = [LoopExecutor] + [VmapExecutor] * (case.execution == "matmul")
+    return [executor, *(kind(module, case.likelihood) for kind in kinds)]
+
+
+each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+
+
+@each_case
+def test_executors_give_what_copies_of_the_module_give(case):
+    module = case.module()
+    state, output = module_state(module), flat(module(*case.inputs))
+    weights, data = models(module), rows(case.inputs)
+    expected = by_hand(case, weights, *data)
+    for executor in executors_for(case, module):
+        assert_same(run(executor, weights, *data), expected)
+        with torch.no_grad():
+            found = flat(executor.predict(weights, *data))
+        for a, b in zip(found, flat(expected[0]), strict=True):
+            assert not a.requires_grad
+            assert_close(a, b.detach())
+    assert module_state(module) == state
+    for a, b in zip(flat(module(*case.inputs)), output, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    "case", [CASES[key] for key in CASES.keys() - {*MIXING_ROWS}], ids=CASES.keys() - {*MIXING_ROWS}
+)
+def test_models_have_a_row_of_their_own_and_do_not_depend_on_others(case):
+    module = case.module()
+    executor = chosen(module, case.likelihood, case.inputs)
+    weights, (shared, query) = models(module), rows(case.inputs)
+    with torch.no_grad():
+        found = flat(executor.predict(weights, shared, query))
+        # The rows of all models, as shared ones.
+        crossed = flat(executor.predict(weights, query, query))
+        some = {name: weight[[2, 0]] for name, weight in weights.items()}
+        alone = flat(executor.predict(some, shared, tuple(x[[2, 0]] for x in query)))
+    for a, b, c in zip(found, crossed, alone, strict=True):
+        assert a.shape[:2] == (N_MODELS, len(shared[0]) + 1)
+        assert_close(c, a[[2, 0]])
+        for index in range(N_MODELS):
+            assert_close(a[index, -1], b[index, index])
+
+
+@each_case
 def test_models_that_have_rows_of_their_own(case):
     module = case.module()
     weights, loop = models(module), LoopExecutor(module, case.likelihood)
@@ -380,38 +339,14 @@ def test_models_that_have_rows_of_their_own(case):
         assert_same((found, gradients(found, weights)), expected)
 
 
-@named("matmul", "vmap", "loop")
-def test_models_do_not_depend_on_those_beside_them(case):
-    module = case.module()
-    executor = chosen(module, case.likelihood, case.inputs)
-    weights, (shared, query) = models(module), rows(case.inputs)
-    with torch.no_grad():
-        together = flat(executor.predict(weights, shared, query))
-        for index in ([1], [2, 0]):
-            some = {name: weight[index] for name, weight in weights.items()}
-            alone = flat(executor.predict(some, shared, tuple(x[index] for x in query)))
-            for a, b in zip(alone, together, strict=True):
-                assert_close(a, b[index])
-
-
-NINE_ROWS = (normal(9, 4),)
-
-
-def chain_executor(module, likelihood, inputs=NINE_ROWS):
-    """Return what runs a network that is a chain from its input on."""
-    split = split_module(module, tuple(dict(module.named_parameters())), inputs[0][:4])
-    assert split.place == "at_input"
-    return ChainExecutor(split.rest, likelihood)
-
-
 def weight_norm():
     return nn.Sequential(nn.Linear(4, 4), parametrizations.weight_norm(nn.Linear(4, 3)))
 
 
 @pytest.mark.parametrize(
     "case",
-    [*(CASES[key] for key in ("self-attention", "attention", "encoder")), Case(weight_norm)],
-    ids=["self-attention", "attention", "encoder", "weight norm"],
+    [CASES["encoder"], Case(weight_norm)],
+    ids=["encoder", "weight norm"],
 )
 def test_gradients_are_right_and_quiet_where_warnings_are_not_errors(case):
     module = case.module()
@@ -426,7 +361,7 @@ def test_gradients_are_right_and_quiet_where_warnings_are_not_errors(case):
     assert_same(found, by_hand(case, weights, *data))
 
 
-def test_way_with_wrong_gradients_is_not_chosen(monkeypatch):
+def test_executor_with_wrong_gradients_is_not_chosen(monkeypatch):
     predict = ChainExecutor.predict
     monkeypatch.setattr(
         ChainExecutor, "predict", lambda self, *data: predict(self, *data).map(torch.Tensor.detach)
@@ -436,10 +371,9 @@ def test_way_with_wrong_gradients_is_not_chosen(monkeypatch):
 
 
 @pytest.mark.parametrize("enabled", [True, False])
-@pytest.mark.parametrize("key", ["attention", "mlp", "lstm"])
-def test_settings_of_torch_are_left_alone(monkeypatch, key, enabled):
+def test_settings_of_torch_are_left_alone(monkeypatch, enabled):
     monkeypatch.setattr(torch.backends.mha, "_is_fastpath_enabled", enabled)
-    case = CASES[key]
+    case = CASES["attention"]
     module = case.module()
     executor = chosen(module, case.likelihood, case.inputs)
     executor.predict(models(module), *rows(case.inputs))
@@ -455,17 +389,11 @@ def function(call):
 
 SPELLINGS = {
     "nn.ReLU": nn.ReLU,
-    "nn.ReLU in place": lambda: nn.ReLU(inplace=True),
-    "torch.relu": function(torch.relu),
-    "functional.relu": function(functional.relu),
     "functional.relu in place": function(lambda x: functional.relu(x, inplace=True)),
     "functional.relu, positional": function(lambda x: functional.relu(x, True)),
-    ".relu()": function(lambda x: x.relu()),
     "nn.Tanh": nn.Tanh,
-    "torch.tanh": function(torch.tanh),
     ".tanh()": function(lambda x: x.tanh()),
     "nn.Sigmoid": nn.Sigmoid,
-    "torch.sigmoid": function(torch.sigmoid),
     ".sigmoid()": function(lambda x: x.sigmoid()),
     "nn.Identity": nn.Identity,
     "nn.Dropout": nn.Dropout,
@@ -475,29 +403,19 @@ ELEMENTWISE = {
     "nn.LeakyReLU": lambda: nn.LeakyReLU(0.2),
     "nn.LeakyReLU in place": lambda: nn.LeakyReLU(0.2, inplace=True),
     "nn.ELU": lambda: nn.ELU(alpha=1.5),
-    "nn.SELU": nn.SELU,
-    "nn.CELU": nn.CELU,
     "nn.GELU": nn.GELU,
     "nn.GELU by tanh": lambda: nn.GELU(approximate="tanh"),
     "nn.SiLU": nn.SiLU,
     "nn.Mish": nn.Mish,
     "nn.Softplus": lambda: nn.Softplus(beta=2),
-    "nn.Softsign": nn.Softsign,
     "nn.Softshrink": lambda: nn.Softshrink(0.1),
-    "nn.Hardshrink": lambda: nn.Hardshrink(0.1),
     "nn.Tanhshrink": nn.Tanhshrink,
     "nn.Threshold": lambda: nn.Threshold(0.1, 0.0),
     "nn.RReLU": nn.RReLU,
-    "nn.ReLU6": nn.ReLU6,
-    "nn.Hardtanh": nn.Hardtanh,
-    "nn.Hardswish": nn.Hardswish,
     "nn.Hardswish in place": lambda: nn.Hardswish(inplace=True),
-    "nn.Hardsigmoid": nn.Hardsigmoid,
     "nn.LogSigmoid": nn.LogSigmoid,
     "functional.leaky_relu": function(lambda x: functional.leaky_relu(x, 0.3)),
-    "functional.elu": function(lambda x: functional.elu(x, alpha=0.5)),
     "functional.gelu": function(lambda x: functional.gelu(x, approximate="tanh")),
-    "functional.silu": function(functional.silu),
     "functional.softplus": function(lambda x: functional.softplus(x, beta=3)),
     "functional.dropout": function(lambda x: functional.dropout(x, training=False)),
     "sine": function(torch.sin),
@@ -512,32 +430,25 @@ OTHERS = {
     "sum of two": function(lambda x: torch.relu(x) + torch.tanh(x)),
     "threshold": function(lambda x: x.clamp(min=0.1)),
 }
-each_activation = pytest.mark.parametrize(
-    "activation",
-    [pytest.param(make, id=name) for name, make in (SPELLINGS | ELEMENTWISE | OTHERS).items()],
+
+
+@pytest.mark.parametrize(
+    "name", [*SPELLINGS, *ELEMENTWISE, *OTHERS], ids=lambda name: name.replace(" ", "_")
 )
-
-
-@each_activation
-def test_activations_are_right_whatever_way_is_chosen(activation):
-    module = mlp(activation=activation, widths=(4, 6, 5, 3)).double().eval().requires_grad_(False)
+def test_activations(name):
+    """Elementwise ones are matrix products, however they are written, and all are right."""
+    is_elementwise = name not in OTHERS
+    make = (SPELLINGS | ELEMENTWISE | OTHERS)[name]
+    module = mlp(activation=make).double().eval().requires_grad_(False)
     inputs = (normal(9, 4),)
     executor = chosen(module, LOGITS, inputs)
-    assert executor.name in ("matmul", "vmap")
+    assert (executor.name == "matmul") == is_elementwise or name == "nn.PReLU"
     weights, data = models(module), rows(inputs)
     expected = run(LoopExecutor(module, LOGITS), weights, *data)
     assert_same(run(executor, weights, *data), expected)
 
 
-@pytest.mark.parametrize(
-    "spelling", (SPELLINGS | ELEMENTWISE).values(), ids=SPELLINGS | ELEMENTWISE
-)
-def test_elementwise_activations_are_matrix_products_however_they_are_written(spelling):
-    module = mlp(activation=spelling).eval()
-    assert chosen(module, LOGITS, (normal(9, 4).float(),)).name == "matmul"
-
-
-@pytest.mark.parametrize("activation", [nn.ReLU, nn.Tanh, nn.Sigmoid, nn.Softplus, nn.PReLU])
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.Softplus])
 def test_activation_before_the_first_layer(activation):
     module = nn.Sequential(activation(), *mlp()).double().eval().requires_grad_(False)
     inputs = (normal(9, 4),)
@@ -553,36 +464,22 @@ PARTS = {
     "biases": ["0.bias", "2.bias", "4.bias"],
     "weights": ["0.weight", "2.weight", "4.weight"],
     "first layer": ["0.weight", "0.bias"],
-    "first weight": ["0.weight"],
-    "first bias": ["0.bias"],
-    "middle layer": ["2.weight", "2.bias"],
     "middle weight": ["2.weight"],
-    "middle bias": ["2.bias"],
     "last layer": ["4.weight", "4.bias"],
-    "last weight": ["4.weight"],
-    "last bias": ["4.bias"],
-    "last two layers": ["2.weight", "2.bias", "4.weight", "4.bias"],
     "first weight and last bias": ["0.weight", "4.bias"],
     "first bias and last weight": ["0.bias", "4.weight"],
 }
 
 
-@pytest.mark.parametrize("kind", ["matmul", "vmap"])
-@pytest.mark.parametrize("activation", [nn.Tanh, nn.ReLU, nn.Sigmoid, nn.GELU])
+@pytest.mark.parametrize("activation", [nn.Tanh, nn.GELU])
 @pytest.mark.parametrize("names", PARTS.values(), ids=PARTS)
-def test_parameters_that_are_not_searched_stay_as_given(names, activation, kind):
+def test_parameters_that_are_not_searched_stay_as_given(names, activation):
     case = Case(lambda: mlp(activation=activation))
     module = case.module()
     weights, data = models(module, names), rows(case.inputs)
-    make = {"matmul": chain_executor, "vmap": lambda *some: VmapExecutor(*some[:2])}[kind]
-    found = run(make(module, LOGITS, case.inputs), weights, *data)
-    assert_same(found, by_hand(case, weights, *data))
-
-
-@pytest.mark.parametrize("names", PARTS.values(), ids=PARTS)
-def test_matrix_products_are_chosen_for_some_parameters_too(names):
-    module = mlp().eval()
-    assert chosen(module, LOGITS, (normal(9, 4).float(),), names).name == "matmul"
+    expected = by_hand(case, weights, *data)
+    for executor in executors_for(case, module, names):
+        assert_same(run(executor, weights, *data), expected)
 
 
 @pytest.mark.parametrize(
@@ -662,14 +559,14 @@ def networks(draw):
     return module.double().eval().requires_grad_(False), searched, sizes, widths
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(networks(), st.booleans())
 def test_any_chain_gives_what_the_loop_gives(network, classify):
     module, names, (n_models, n_shared), widths = network
     likelihood = LOGITS if classify and widths[-1] > 1 else GaussianLikelihood("mean")
     weights = models(module, names, n_models)
     shared, query = (normal(n_shared, widths[0]),), (normal(n_models, widths[0], seed=1),)
-    found = run(chain_executor(module, likelihood, (normal(4, widths[0]),)), weights, shared, query)
+    found = run(chain_executor(module, likelihood), weights, shared, query)
     expected = run(LoopExecutor(module, likelihood), weights, shared, query)
     for a, b in zip(flat(found[0]), flat(expected[0]), strict=True):
         assert_close(a.detach(), b.detach())
@@ -835,16 +732,8 @@ def test_networks_that_look_like_chains(make):
 
 
 def test_executor_for_chains_refuses_other_networks():
-    for key in (
-        "convolutional",
-        "tied",
-        "mean and variance",
-        "data-dependent",
-        "two inputs",
-        "softmax over rows",
-    ):
-        with pytest.raises((ValueError, TypeError, RuntimeError)):
-            ChainExecutor(CASES[key].module(), CASES[key].likelihood)
+    with pytest.raises(ValueError, match="Not a chain"):
+        ChainExecutor(CASES["convolutional"].module(), LOGITS)
 
 
 @pytest.mark.slow
@@ -861,17 +750,3 @@ def test_scale_of_the_weights_does_not_matter(scale):
         for p in module.parameters():
             p *= scale
     assert chosen(module, LOGITS, (normal(9, 4).float(),)).name == "matmul"
-
-
-@pytest.mark.parametrize(
-    "case", [*CASES.values(), Case(repeated_layer)], ids=[*CASES, "repeated layer"]
-)
-def test_module_keeps_its_weights(case):
-    module = case.module()
-    state, expected = module_state(module), flat(module(*case.inputs))
-    executor = chosen(module, case.likelihood, case.inputs)
-    for way in (executor, LoopExecutor(module, case.likelihood)):
-        run(way, models(module), *rows(case.inputs))
-        assert module_state(module) == state
-        for a, b in zip(flat(module(*case.inputs)), expected, strict=True):
-            torch.testing.assert_close(a, b, rtol=0, atol=0)

@@ -241,7 +241,7 @@ def test_misfit_of_a_classifier_is_explained(link, output, message):
         ("mean", (normal(4), normal(4)), "2 outputs, but link='mean' means one.*'mean_variance'"),
         ("mean_variance", normal(4, 3), "3 columns, which cannot be halved.*link='mean'"),
         ("mean_log_variance", normal(4), "1 columns, which cannot be halved"),
-        ("mean_variance", (normal(4, 1),), "one output where mean and variance are due"),
+        ("mean_variance", (normal(4, 1),), "one output, but its link means mean and variance"),
         ("mean_variance", (normal(4, 2), torch.ones(4, 1)), r"\(4, 2\).*\(4, 1\).*same shape"),
         ("mean_variance", (normal(2), torch.tensor([1.0, 0.0])), "not positive.*softplus"),
         ("mean_variance", -torch.ones(4, 2), "not positive.*link='mean_log_variance'"),

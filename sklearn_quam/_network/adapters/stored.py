@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ..._storing.schema import Instead
 from ...exceptions import UnreadableFileError
 from ..inputs.named import TakesNamed
-from ..outputs import InOwnPrecision
+from ..precision import InOwnPrecision
 from .networks import Network, read_network
 from .opened import is_pretrained, split_pipeline
 from .targets import in_target_units, target_scale
