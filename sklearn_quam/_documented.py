@@ -88,7 +88,9 @@ def _complete_methods(kind: type, own: Docstring, shared: Docstring) -> None:
         method = getattr(member, "__func__", member)
         if inspect.isfunction(method) and method.__doc__ and not name.startswith("_"):
             _, *arguments = inspect.signature(method).parameters.values()
-            method.__doc__ = _completed(parsed(method.__doc__), known, arguments)
+            written = parsed(method.__doc__)
+            written = written._replace(sections=shared.sections | written.sections)
+            method.__doc__ = _completed(written, known, arguments)
 
 
 def _of_method(entry: str) -> str:
@@ -282,10 +284,18 @@ DISPLAY = parsed(
     """
     Parameters
     ----------
+    estimator : object
+        A fitted estimator of the package, an outlier detector of it or of scikit-learn, a pipeline
+        that ends in one, or a fitted ``GridSearchCV`` over one.
+    component : {"aleatoric", "epistemic", "total", "doubt"}
+        What to show, or to reject by.
+    image_shape : tuple of int
+        Height and width, and the number of channels if there are several; None takes the shape of
+        the images, and takes flat ones for square ones.
     ax : matplotlib Axes
         Where to draw; None makes a new figure.
     **kwargs : dict
-        Further arguments of `plot`.
+        Further arguments of `plot`, such as `ax`.
 
     Attributes
     ----------
@@ -293,5 +303,10 @@ DISPLAY = parsed(
         Where it was drawn.
     figure_ : matplotlib Figure
         The figure.
+
+    Returns
+    -------
+    Self
+        The display.
     """
 )

@@ -24,7 +24,6 @@ from skorch import NeuralNetClassifier
 from torch import nn
 
 from sklearn_quam import QUAMClassifier
-from sklearn_quam.display import SearchTraceDisplay
 
 X, y = make_blobs(150, centers=[[-3, -2], [3, -2], [0, 3]], cluster_std=0.9, random_state=0)
 X = X.astype(np.float32)
@@ -52,16 +51,26 @@ columns = ["rival", "rival_cost", "feasible"]
 pd.concat([u.to_frame(index=points), diagnostics.to_frame(index=points)[columns]], axis=1)
 
 # %%
-# The way of each search
-# ----------------------
-# A search for each class starts at the given network, at the star. Up means that it says something
-# else about the point, right that it explains the training data worse. Left of the dashed line a
-# model still counts as one that explains them.
+# The path of each search
+# -----------------------
+# The search for a class starts at the given network, at the star. Up means that the model says
+# something else about the point, right that it explains the training data worse. Left of the dashed
+# line a model still counts as one that explains them.
 
-figure, axes = plt.subplots(1, 2, figsize=(10, 4.6), sharex=True, sharey=True, layout="constrained")
-for ax, (name, point) in zip(axes, points.items(), strict=True):
-    SearchTraceDisplay.from_estimator(quam, np.float32(point), xscale="symlog", ax=ax)
-    ax.set_title(f"{name} point")
+colours = ("#0072B2", "#D55E00", "#009E73")
+figure, axes = plt.subplots(1, 2, figsize=(10, 4), sharex=True, sharey=True, layout="constrained")
+for ax, name, traces in zip(axes, points, quam.search_traces(rows), strict=True):
+    for trace, colour, marker in zip(traces, colours, "os^", strict=True):
+        cost = quam.n_training_rows_ * trace["loss_increase"]
+        style = {"color": colour, "marker": marker, "label": f"class {trace['target']}"}
+        ax.plot(cost, trace["divergence"], **style)
+    ax.axvline(quam.slack_, color="0.4", ls="--", label="slack")
+    ax.plot(0, 0, "k*", ms=13, mec="white", label="given network")
+    ax.set(title=f"{name} point", xlabel="cost (nats of the training set)")
+    ax.set_xscale("symlog", linthresh=1)
+    ax.set_yscale("symlog", linthresh=0.01)
+axes[0].set_ylabel("divergence (nats)")
+axes[0].legend(frameon=False)
 plt.show()
 
 # %%
@@ -73,7 +82,7 @@ plt.show()
 
 xx, yy = np.meshgrid(np.linspace(-8, 6, 150), np.linspace(-6, 7, 150))
 grid = np.c_[xx.ravel(), yy.ravel()].astype(np.float32)
-colours, rivals = ("#0072B2", "#D55E00", "#009E73"), {"the given network": net}
+rivals = {"the given network": net}
 (models,) = quam.adversarial_models(rows[1:])
 for model in sorted(models, key=lambda model: model["target"]):
     rivals[f"search towards {model['target']}"] = rival = copy.deepcopy(net)

@@ -21,7 +21,6 @@ from torch import nn
 from torch.func import functional_call, vmap
 
 from sklearn_quam import DeepEnsembleClassifier, HMCClassifier, QUAMClassifier
-from sklearn_quam.display import SimplexDisplay
 
 rng = np.random.default_rng(10)
 centres = np.array([(-4.0, -2.0), (4.0, -2.0), (0.0, 2.8)])
@@ -104,20 +103,18 @@ corners = np.array([(0, 0), (1, 0), (0.5, np.sqrt(0.75))])
 figure, axes = plt.subplots(1, 3, figsize=(11, 3.8), layout="constrained")
 for ax, (name, proba) in zip(axes, found.items(), strict=True):
     surface = ax.tricontourf(*(simplex @ corners).T, energy.min() - energy, levels=10, cmap="Blues")
-    SimplexDisplay.from_predictions(
-        proba,
-        given=net.predict_proba(point)[0],
-        weights=counts.get(name),
-        ax=ax,
-        color="#D55E00",
-        s=22,
-    )
-    ax.get_legend().remove()
-    ax.set_title(name, pad=18)
-handles, _ = ax.get_legend_handles_labels()
-figure.legend(
-    handles, ["models", "given network"], loc="outside lower center", ncols=2, frameon=False
-)
+    ax.triplot(*corners.T, color="0.5", lw=1)
+    weights = 0.1 + 0.7 * counts.get(name, 1.0)
+    ax.scatter(*(proba @ corners).T, s=22, c="#D55E00", alpha=weights)
+    given = net.predict_proba(point) @ corners
+    ax.scatter(*given.T, s=190, c="black", marker="*", edgecolors="white")
+    for number, (corner, side) in enumerate(zip(corners, ("top", "top", "bottom"))):
+        ax.text(*corner, f"class {number}", ha="center", va=side)
+    ax.set(aspect="equal", title=name)
+    ax.set_axis_off()
+marks = [ax.scatter([], [], c="#D55E00"), ax.scatter([], [], c="black", marker="*")]
+names = ["models", "given network"]
+figure.legend(marks, names, loc="outside lower center", ncols=2, frameon=False)
 figure.colorbar(surface, ax=axes, shrink=0.7, label="log density (nats)")
 plt.show()
 

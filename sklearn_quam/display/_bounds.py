@@ -1,8 +1,9 @@
-"""Between which bounds plausible models put the probabilities of one row."""
+"""Bounds of the probabilities of one sample over plausible models."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 from sklearn.utils import check_consistent_length
@@ -10,22 +11,20 @@ from sklearn.utils import check_consistent_length
 from .._documented import DISPLAY, documented
 from ..base._data import one_row
 from ..base._inside import method_and_rows
-from ._answers import check_vector
-from ._style import BLUE, GIVEN, axes_or_new, check_matplotlib, legend_below, remove_frame
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from ._asking import check_vector
+from ._base import BLUE, GIVEN, _Display, check_matplotlib, legend_below
 
 # Of more classes than this, only those with the largest upper bounds are drawn.
 _MAX_CLASSES = 20
 
 
 @documented(DISPLAY)
-class ProbabilityBoundsDisplay:
-    """Bounds of the probability of each class over all plausible models of a row.
+@dataclass(eq=False, repr=False)
+class ProbabilityBoundsDisplay(_Display):
+    """Bounds of the probability of each class over all plausible models of a sample.
 
-    Classes whose bars overlap cannot be told apart by the training data. Create it with
-    `from_estimator` or `from_predictions`.
+    Where the bars of classes overlap, the training data leave open which is more probable. Create
+    it with `from_estimator` or `from_predictions`.
 
     Parameters
     ----------
@@ -35,10 +34,11 @@ class ProbabilityBoundsDisplay:
         Smallest probabilities.
     upper : ndarray of shape (n_classes,)
         Largest probabilities.
-    labels : ndarray of shape (n_classes,)
-        Names of the classes.
-    slack : float, default=None
-        Largest cost of the models that count, in nats, for the legend.
+    labels : ndarray of shape (n_classes,), default=None
+        Names of the classes; None means their numbers.
+    slack : float
+        Largest cost of the models that count, in nats of the training set; `from_estimator` takes
+        that of the estimator by default.
 
     Attributes
     ----------
@@ -61,20 +61,20 @@ class ProbabilityBoundsDisplay:
     3
     """
 
-    def __init__(
-        self,
-        *,
-        proba: np.ndarray,
-        lower: np.ndarray,
-        upper: np.ndarray,
-        labels: np.ndarray,
-        slack: float | None = None,
-    ) -> None:
-        self.proba = proba
-        self.lower = lower
-        self.upper = upper
-        self.labels = labels
-        self.slack = slack
+    proba: np.ndarray
+    lower: np.ndarray
+    upper: np.ndarray
+    labels: Any = None
+    slack: float | None = None
+
+    def __post_init__(self) -> None:
+        """Check the arrays."""
+        for name in ("proba", "lower", "upper"):
+            setattr(self, name, check_vector(getattr(self, name), name))
+        self.labels = np.asarray(range(len(self.proba)) if self.labels is None else self.labels)
+        check_consistent_length(self.proba, self.lower, self.upper, self.labels)
+        if (self.lower > self.upper).any():
+            raise ValueError("lower is above upper for some classes.")
 
     @classmethod
     def from_estimator(
@@ -83,94 +83,44 @@ class ProbabilityBoundsDisplay:
         x: Any,
         *,
         slack: float | None = None,
-        ax: Axes | None = None,
         **kwargs: Any,
     ) -> Self:
-        """Search models for one row.
+        """Search models for one sample.
 
         Parameters
         ----------
         estimator : QUAMClassifier
             A fitted one, or a pipeline that ends in one.
         x : array-like of shape (n_features,) or (1, ...)
-            The row.
-        slack : float, default=None
-            Largest cost of a model that counts, in nats; None takes that of the estimator.
-
-        Returns
-        -------
-        ProbabilityBoundsDisplay
-            The display.
+            The sample.
         """
-        check_matplotlib(f"{cls.__name__}.from_estimator")
+        check_matplotlib(cls)
         method, row = method_and_rows(estimator, one_row(x), "predict_proba_bounds")
         slack = method.slack_ if slack is None else slack
         lower, upper = method.predict_proba_bounds(row, slack)
         proba = method._predict_reference(row).to_array()
-        return cls.from_predictions(
-            proba[0], lower[0], upper[0], labels=method.classes_, slack=slack, ax=ax, **kwargs
-        )
+        display = cls(proba[0], lower[0], upper[0], method.classes_, slack)
+        return display.plot(**kwargs)
 
-    @classmethod
-    def from_predictions(
-        cls,
-        proba: Any,
-        lower: Any,
-        upper: Any,
-        *,
-        labels: Any = None,
-        slack: float | None = None,
-        ax: Axes | None = None,
-        **kwargs: Any,
-    ) -> Self:
-        """Draw bounds that are already known.
-
-        Parameters
-        ----------
-        labels : array-like of shape (n_classes,), default=None
-            Names of the classes; None means their numbers.
-
-        Returns
-        -------
-        ProbabilityBoundsDisplay
-            The display.
-        """
-        check_matplotlib(f"{cls.__name__}.from_predictions")
-        arrays = {"proba": proba, "lower": lower, "upper": upper}
-        arrays = {name: check_vector(values, name) for name, values in arrays.items()}
-        names = np.arange(len(arrays["proba"])) if labels is None else np.asarray(labels)
-        check_consistent_length(*arrays.values(), names)
-        if (arrays["lower"] > arrays["upper"]).any():
-            raise ValueError("lower is above upper for some classes.")
-        return cls(**arrays, labels=names, slack=slack).plot(ax, **kwargs)
-
-    def plot(self, ax: Axes | None = None, **kwargs: Any) -> Self:
+    def plot(self, ax: Any = None, **kwargs: Any) -> Self:
         """Draw a bar for each class, of many those with the largest upper bounds.
 
         Parameters
         ----------
         **kwargs : dict
             Arguments of ``ax.barh`` for the bars.
-
-        Returns
-        -------
-        ProbabilityBoundsDisplay
-            The display itself.
         """
-        check_matplotlib(f"{type(self).__name__}.plot")
-        ax = axes_or_new(ax)
-        shown = np.sort(np.argsort(-self.upper, kind="stable")[:_MAX_CLASSES])
-        place, lower, upper = np.arange(len(shown)), self.lower[shown], self.upper[shown]
+        ax = self._axes(ax)
+        drawn = np.sort(np.argsort(-self.upper, kind="stable")[:_MAX_CLASSES])
+        place, lower, upper = np.arange(len(drawn)), self.lower[drawn], self.upper[drawn]
         within = "" if self.slack is None else f" within {self.slack:g} nats"
         options = {"color": BLUE, "alpha": 0.4, "height": 0.6, "label": f"all models{within}"}
         self.bars_ = ax.barh(place, upper - lower, left=lower, **{**options, **kwargs})
         (self.points_,) = ax.plot(
-            self.proba[shown], place, "o", color=GIVEN, markersize=5, label="given network"
+            self.proba[drawn], place, "o", color=GIVEN, markersize=5, label="given network"
         )
-        ax.set_yticks(place, [str(label) for label in self.labels[shown]])
-        # The first class comes first, at the top; a little room for points at the ends.
-        ax.set(xlabel="probability", xlim=(-0.02, 1.02), ylim=(len(shown) - 0.4, -0.6))
-        remove_frame(ax)
+        ax.set_yticks(place, [str(label) for label in self.labels[drawn]])
+        # The first class is at the top; there is a little room for points at the ends.
+        self._finish("probability", "", xlim=(-0.02, 1.02), ylim=(len(drawn) - 0.4, -0.6))
         legend_below(ax, *ax.get_legend_handles_labels())
-        self.ax_, self.figure_ = ax, ax.figure
         return self

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import dataclass
+from typing import Any, Self
 
 import numpy as np
 from sklearn.base import is_regressor
@@ -14,20 +15,16 @@ from .._messages import shown
 from .._posterior.results import INFINITE
 from ..base._inside import method_and_rows
 from ..metrics._checked import numbers
-from ._answers import axis_values, check_table, check_vector, column_names, like_table
-from ._style import BLUE, GIVEN, GREY, axes_or_new, check_matplotlib, legend_below, remove_frame
-from ._surfaces import HATCH
+from ._asking import axis_values, check_table, check_vector, like_table
+from ._base import BLUE, GIVEN, GREY, HATCH, _Display, check_matplotlib, hatched_patch, legend_below
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-
-# The root of an infinite variance, but for rounding.
+# The root of an infinite variance, except for rounding.
 _INFINITE_STD = 0.999 * np.sqrt(INFINITE)
 
 
 @documented(DISPLAY)
-class RegressionUncertaintyDisplay:
+@dataclass(eq=False, repr=False)
+class RegressionUncertaintyDisplay(_Display):
     """Predicted mean over one feature, with a band of epistemic and one of total uncertainty.
 
     Create it with `from_estimator` or `from_predictions`.
@@ -46,14 +43,15 @@ class RegressionUncertaintyDisplay:
         Points to draw, such as the training data.
     y_train : ndarray of shape (n_samples,), default=None
         Their targets.
-    xlabel : str, default="feature 0"
+    xlabel : str
         Name of the feature.
-    ylabel : str, default="y"
+    ylabel : str
         Name of the target.
     interval : ndarray of shape (n_points, 2), default=None
         Ends of predicted intervals, which are drawn instead of the total band.
-    coverage : float, default=None
-        Share of targets that are to lie in them, for the legend.
+    coverage : float
+        Share of targets that the intervals are to contain, such as 0.9. `from_estimator` then draws
+        those of ``predict_interval``.
 
     Attributes
     ----------
@@ -67,43 +65,46 @@ class RegressionUncertaintyDisplay:
     --------
     >>> import numpy as np
     >>> from sklearn.linear_model import Ridge
-    >>> from sklearn_quam import PenaltySearch, QUAMRegressor
+    >>> from sklearn_quam import QUAMRegressor
     >>> from sklearn_quam.display import RegressionUncertaintyDisplay
     >>> X = np.linspace(-2, 2, 50)[:, None]
     >>> y = X[:, 0] + 0.1 * np.random.default_rng(0).normal(size=50)
-    >>> search = PenaltySearch(n_steps=20)
-    >>> est = QUAMRegressor(Ridge().fit(X, y), search=search, random_state=0).fit(X, y)
-    >>> display = RegressionUncertaintyDisplay.from_estimator(est, X, y, grid_resolution=20)
-    >>> display.mean.shape
-    (20,)
+    >>> est = QUAMRegressor(Ridge().fit(X, y)).fit(X, y)
+    >>> display = RegressionUncertaintyDisplay.from_estimator(est, X, y)
     >>> bool(np.all(display.total_std >= display.epistemic_std))
     True
     """
 
-    def __init__(
-        self,
-        *,
-        x: np.ndarray,
-        mean: np.ndarray,
-        epistemic_std: np.ndarray,
-        total_std: np.ndarray,
-        x_train: np.ndarray | None = None,
-        y_train: np.ndarray | None = None,
-        xlabel: str = "feature 0",
-        ylabel: str = "y",
-        interval: np.ndarray | None = None,
-        coverage: float | None = None,
-    ) -> None:
-        self.x = x
-        self.mean = mean
-        self.epistemic_std = epistemic_std
-        self.total_std = total_std
-        self.x_train = x_train
-        self.y_train = y_train
-        self.xlabel = xlabel
-        self.ylabel = ylabel
-        self.interval = interval
-        self.coverage = coverage
+    x: np.ndarray
+    mean: np.ndarray
+    epistemic_std: np.ndarray
+    total_std: np.ndarray
+    x_train: np.ndarray | None = None
+    y_train: np.ndarray | None = None
+    xlabel: str = "feature 0"
+    ylabel: str = "y"
+    interval: np.ndarray | None = None
+    coverage: float | None = None
+
+    def __post_init__(self) -> None:
+        """Check the arrays, and sort them by x."""
+        columns = ["x", "mean", "epistemic_std", "total_std"]
+        arrays = {name: check_vector(getattr(self, name), name) for name in columns}
+        if self.interval is not None:
+            arrays["interval"] = numbers(self.interval, "interval")
+            shape = arrays["interval"].shape
+            if shape != (len(arrays["x"]), 2):
+                raise ValueError(f"interval must be of shape (n_points, 2); got {shape}.")
+        check_consistent_length(*arrays.values())
+        order = np.argsort(arrays["x"], kind="stable")
+        for name, values in arrays.items():
+            setattr(self, name, values[order])
+        if (self.x_train is None) != (self.y_train is None):
+            raise ValueError("x_train and y_train go together: pass both or neither.")
+        if self.x_train is not None:
+            self.x_train = numbers(self.x_train, "x_train").ravel()
+            self.y_train = numbers(self.y_train, "y_train").ravel()
+            check_consistent_length(self.x_train, self.y_train)
 
     @classmethod
     def from_estimator(
@@ -114,12 +115,8 @@ class RegressionUncertaintyDisplay:
         *,
         feature: int | str = 0,
         grid_resolution: int = 100,
-        eps: float | None = None,
         xlim: tuple[float, float] | None = None,
         coverage: float | None = None,
-        xlabel: str | None = None,
-        ylabel: str | None = None,
-        ax: Axes | None = None,
         **kwargs: Any,
     ) -> Self:
         """Ask a fitted regressor along one feature; the others stay at their median.
@@ -133,34 +130,18 @@ class RegressionUncertaintyDisplay:
             Points such as the training data; the curve extends around them.
         y : array-like of shape (n_samples,), default=None
             Their targets; None draws no points.
-        feature : int or str, default=0
+        feature : int or str
             Number or name of the feature.
-        grid_resolution : int, default=100
+        grid_resolution : int
             Points of the curve.
-        eps : float, default=None
-            How far the curve extends beyond X, in units of the feature; None takes a fifth of its
-            range.
-        xlim : tuple of float, default=None
-            First and last value of the feature, instead of `eps`.
-        coverage : float, default=None
-            Draw the intervals of ``predict_interval`` for this share of targets, such as 0.9,
-            instead of a band of standard deviations.
-        xlabel : str, default=None
-            Name of the feature; None takes the column of a DataFrame, or its number.
-        ylabel : str, default=None
-            Name of the target; None takes the name of a Series, or "y".
-
-        Returns
-        -------
-        RegressionUncertaintyDisplay
-            The display.
+        xlim : tuple of float
+            First and last value of the feature; None extends the range of X by a fifth.
         """
-        check_matplotlib(f"{cls.__name__}.from_estimator")
-        points = check_table(X)
-        names = column_names(X, points.shape[1])
+        check_matplotlib(cls)
+        points, names = check_table(X)
         column = _column(feature, names)
         own = points[:, column]
-        x = axis_values(own, grid_resolution, eps, xlim)
+        x = axis_values(own, grid_resolution, xlim)
         rows = np.tile(np.median(points, axis=0), (len(x), 1))
         rows[:, column] = x
         method, rows = method_and_rows(estimator, like_table(rows, X))
@@ -175,151 +156,70 @@ class RegressionUncertaintyDisplay:
             np.sqrt(uncertainty.total),
             x_train=None if y is None else own,
             y_train=y,
-            xlabel=names[column] if xlabel is None else xlabel,
-            ylabel=str(getattr(y, "name", None) or "y") if ylabel is None else ylabel,
+            xlabel=names[column],
+            ylabel=str(getattr(y, "name", None) or "y"),
             interval=interval,
             coverage=coverage,
-            ax=ax,
             **kwargs,
         )
 
-    @classmethod
-    def from_predictions(
-        cls,
-        x: Any,
-        mean: Any,
-        epistemic_std: Any,
-        total_std: Any,
-        *,
-        x_train: Any = None,
-        y_train: Any = None,
-        xlabel: str = "feature 0",
-        ylabel: str = "y",
-        interval: Any = None,
-        coverage: float | None = None,
-        ax: Axes | None = None,
-        **kwargs: Any,
-    ) -> Self:
-        """Draw predictions that are already known.
-
-        Parameters
-        ----------
-        x : array-like of shape (n_points,)
-            Values of the feature, in any order.
-
-        Returns
-        -------
-        RegressionUncertaintyDisplay
-            The display.
-        """
-        check_matplotlib(f"{cls.__name__}.from_predictions")
-        arrays = {"x": x, "mean": mean, "epistemic_std": epistemic_std, "total_std": total_std}
-        arrays = {name: check_vector(values, name) for name, values in arrays.items()}
-        check_consistent_length(*arrays.values())
-        if (x_train is None) != (y_train is None):
-            raise ValueError("x_train and y_train go together: pass both or neither.")
-        if x_train is not None:
-            x_train, y_train = numbers(x_train, "x_train"), numbers(y_train, "y_train")
-            x_train, y_train = x_train.ravel(), y_train.ravel()
-            check_consistent_length(x_train, y_train)
-        order = np.argsort(arrays["x"], kind="stable")
-        if interval is not None:
-            interval = numbers(interval, "interval")
-            if interval.shape != (len(order), 2):
-                raise ValueError(f"interval must be of shape (n_points, 2); got {interval.shape}.")
-            interval = interval[order]
-        display = cls(
-            **{name: values[order] for name, values in arrays.items()},
-            x_train=x_train,
-            y_train=y_train,
-            xlabel=xlabel,
-            ylabel=ylabel,
-            interval=interval,
-            coverage=coverage,
-        )
-        return display.plot(ax, **kwargs)
-
-    def plot(
-        self,
-        ax: Axes | None = None,
-        *,
-        n_std: float = 2.0,
-        scatter_kwargs: dict[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> Self:
+    def plot(self, ax: Any = None, *, n_std: float = 2.0, **kwargs: Any) -> Self:
         """Draw the mean, the bands and the points.
 
         Parameters
         ----------
-        n_std : float, default=2.0
+        n_std : float
             Half the width of the bands, in standard deviations; intervals have their own.
-        scatter_kwargs : dict, default=None
-            Arguments of ``ax.scatter`` for the points.
         **kwargs : dict
-            Arguments of ``ax.plot`` for the mean; the bands take its colour.
-
-        Returns
-        -------
-        RegressionUncertaintyDisplay
-            The display itself.
+            Arguments of ``ax.plot`` for the mean; the bands have its colour.
         """
-        check_matplotlib(f"{type(self).__name__}.plot")
-        ax = axes_or_new(ax)
-        options = {"color": BLUE, "linewidth": 1.8, "label": "mean", "zorder": 3, **kwargs}
+        ax = self._axes(ax)
         beyond = self.total_std >= _INFINITE_STD
+        options = {"color": BLUE, "linewidth": 1.8, "label": "mean", "zorder": 3, **kwargs}
         # What is predicted where nothing is known may be of any size; it would hide the rest.
-        mean = np.where(beyond, np.nan, self.mean)
-        (self.line_,) = ax.plot(self.x, mean, **options)
+        (self.line_,) = ax.plot(self.x, np.where(beyond, np.nan, self.mean), **options)
+        if self.interval is None:
+            ends = self.mean + n_std * np.stack([-self.total_std, self.total_std])
+            name = f"total (±{n_std:g} sd)"
+        else:
+            ends = self.interval.T
+            name = "interval" if self.coverage is None else f"{100 * self.coverage:g} % interval"
+        inner = self.mean + n_std * np.stack([-self.epistemic_std, self.epistemic_std])
         self.bands_ = [
             ax.fill_between(
                 self.x,
-                np.where(beyond, np.nan, lower),
-                np.where(beyond, np.nan, upper),
+                *np.where(beyond, np.nan, band),
                 color=self.line_.get_color(),
                 alpha=alpha,
                 linewidth=0,
                 label=label,
             )
-            for (lower, upper, label), alpha in (
-                (self._outer_band(n_std), 0.16),
-                (self._band("epistemic", self.epistemic_std, n_std), 0.34),
+            for band, alpha, label in (
+                (ends, 0.16, name),
+                (inner, 0.34, f"epistemic (±{n_std:g} sd)"),
             )
         ]
-        if beyond.any():
-            across: Any = {"facecolor": "none", "edgecolor": GREY, "hatch": HATCH, "linewidth": 0}
-            place: Any = {"transform": ax.get_xaxis_transform(), "label": "beyond range"}
-            ax.fill_between(self.x, 0, 1, where=beyond, **across, **place)
         if self.x_train is not None and self.y_train is not None:
-            options = {"color": GIVEN, "s": 14, "alpha": 0.6, "linewidths": 0, "zorder": 2.5}
-            options |= {"label": "data", **(scatter_kwargs or {})}
-            ax.scatter(self.x_train, self.y_train, **options)
-        ax.set(xlabel=self.xlabel, ylabel=self.ylabel)
+            style: Any = {"color": GIVEN, "s": 14, "alpha": 0.6, "linewidths": 0, "zorder": 2.5}
+            ax.scatter(self.x_train, self.y_train, label="data", **style)
         ax.margins(x=0)
-        remove_frame(ax)
-        self._draw_legend(ax)
-        self.ax_, self.figure_ = ax, ax.figure
-        return self
-
-    def _outer_band(self, n_std: float) -> tuple[np.ndarray, np.ndarray, str]:
-        """Return the ends and the name of the band that targets are to lie in."""
-        if self.interval is None:
-            return self._band("total", self.total_std, n_std)
-        share = "" if self.coverage is None else f"{100 * self.coverage:g} % "
-        return self.interval[:, 0], self.interval[:, 1], f"{share}interval"
-
-    def _band(self, name: str, std: np.ndarray, n_std: float) -> tuple[np.ndarray, np.ndarray, str]:
-        label = f"{name} (±{n_std:g} sd)"
-        return self.mean - n_std * std, self.mean + n_std * std, label
-
-    def _draw_legend(self, ax: Axes) -> None:
+        self._finish(self.xlabel, self.ylabel)
+        handles: list[Any]
         handles, labels = ax.get_legend_handles_labels()
         # The epistemic band lies on the total one; its entry shows the colour that this makes.
         total, epistemic = self.bands_
-        entries = [(total, epistemic) if handle is epistemic else handle for handle in handles]
-        legend_below(ax, entries, labels)
+        handles = [(total, epistemic) if handle is epistemic else handle for handle in handles]
+        if beyond.any():
+            across: Any = {"facecolor": "none", "edgecolor": GREY, "hatch": HATCH, "linewidth": 0}
+            place = ax.get_xaxis_transform()
+            ax.fill_between(self.x, 0, 1, where=beyond, transform=place, **across)
+            handles, labels = [*handles, hatched_patch()], [*labels, "beyond range"]
+        legend_below(ax, handles, labels)
+        return self
 
 
 def _column(feature: Any, names: list[str]) -> int:
+    """Return the number of a feature."""
     if isinstance(feature, str):
         if feature not in names:
             raise ValueError(f"X has no feature {shown(feature)}; its features are {shown(names)}.")

@@ -37,7 +37,6 @@ ROWS = st.one_of(
     st.sampled_from([X[:6], X[:1], X[0], csr_matrix(X[:1]), pd.Series(X[0])]), ANYTHING
 )
 VECTORS = st.one_of(columns(6), columns(6, good=True), ANYTHING)
-MATRICES = st.one_of(st.just(np.full((6, 3), 1 / 3)), columns(6), ANYTHING)
 PLANE = np.meshgrid(np.arange(3.0), np.arange(2.0))
 GRIDS = st.one_of(st.sampled_from(PLANE), ANYTHING)
 TRIPLES = st.one_of(st.builds(Uncertainty, VECTORS, VECTORS, VECTORS), ANYTHING)
@@ -47,8 +46,6 @@ ARGUMENTS = {
     "AccuracyRejectionDisplay": ([ROWS, VECTORS], [VECTORS] * 2),
     "ProbabilityBoundsDisplay": ([ROWS], [VECTORS] * 3),
     "RegressionUncertaintyDisplay": ([ROWS, VECTORS], [VECTORS] * 4),
-    "SearchTraceDisplay": ([ROWS], [MATRICES, MATRICES, VECTORS]),
-    "SimplexDisplay": ([ROWS], [MATRICES, VECTORS, VECTORS]),
     "UncertainSamplesDisplay": ([ROWS], [st.one_of(st.just(X[:6]), ANYTHING), VECTORS]),
     "UncertaintyHistogramDisplay": ([ROWS] * 2, [VECTORS] * 2),
     "UncertaintyMapDisplay": ([ROWS, VECTORS], [GRIDS, GRIDS, TRIPLES]),
@@ -59,15 +56,14 @@ OPTIONS = {
     "feature": st.sampled_from([0, -1, 9, "a", None]),
     "image_shape": st.sampled_from([(2, 2), (3, 3), None, 4]),
     "log": st.booleans(),
-    "eps": st.sampled_from([None, None, 0.1, -5, np.nan, "x", (1, 2)]),
     "xlim": st.sampled_from([None, None, (0, 1), (1, 0), (0, np.inf), "x", 3, (1, 2, 3)]),
 }
 TAKEN = {
     "AccuracyRejectionDisplay": ["component"],
-    "RegressionUncertaintyDisplay": ["feature", "grid_resolution", "eps", "xlim"],
+    "RegressionUncertaintyDisplay": ["feature", "grid_resolution", "xlim"],
     "UncertainSamplesDisplay": ["image_shape"],
     "UncertaintyHistogramDisplay": ["component", "log"],
-    "UncertaintyMapDisplay": ["component", "grid_resolution", "log", "eps", "xlim"],
+    "UncertaintyMapDisplay": ["component", "grid_resolution"],
 }
 
 

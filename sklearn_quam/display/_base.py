@@ -1,0 +1,135 @@
+"""What all displays share: figure, axes, labels, legends, colours, values beyond the range."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any, Self
+
+import numpy as np
+
+from .._posterior.results import INFINITE
+
+# The palette of Okabe and Ito, which colour-blind readers can distinguish, without its black, which
+# marks the given network, and its yellow, which is too faint on white.
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+BLUE, RED = PALETTE[:2]
+GIVEN = "#000000"
+GREY = "#808080"
+HATCH = "///"
+# In font sizes: ticks and label of the x axis; mark, gap between columns, and letter of a legend.
+_BELOW_AXES = 3.6
+_MARK, _GAP, _LETTER = 2.6, 1.4, 0.54
+# A legend may be a little wider than the axes: tick labels stick out, too.
+_OVERHANG = 1.1
+
+
+class _Display:
+    """A dataclass of arrays, which checks them, and draws them in `plot`."""
+
+    ax_: Any
+    figure_: Any
+
+    @classmethod
+    def from_predictions(cls, *args: Any, **kwargs: Any) -> Self:
+        """Draw arrays that are already known.
+
+        Parameters
+        ----------
+        *args : tuple
+            Arguments of the class, in its order.
+        **kwargs : dict
+            Further arguments of the class and of `plot`, such as `ax`.
+
+        Returns
+        -------
+        Self
+            The display.
+        """
+        names = [field.name for field in fields(cls)]  # type: ignore[arg-type]
+        own = {name: kwargs.pop(name) for name in names if name in kwargs}
+        display: Any = cls(*args, **own)
+        return display.plot(**kwargs)
+
+    def _axes(self, ax: Any) -> Any:
+        """Return the given axes, or those of a new figure."""
+        check_matplotlib(type(self))
+        if ax is None:
+            import matplotlib.pyplot as plt
+
+            ax = plt.subplots(layout="constrained")[1]
+        self.ax_, self.figure_ = ax, ax.figure
+        return ax
+
+    def _finish(self, xlabel: str, ylabel: str, **limits: tuple[float, float]) -> None:
+        """Write labels, and leave only the axes that are read."""
+        self.ax_.set(xlabel=xlabel, ylabel=ylabel, **limits)
+        self.ax_.spines[["top", "right"]].set_visible(False)
+
+
+def check_matplotlib(kind: type) -> None:
+    """Raise an error that says what to install, before anything expensive is computed."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise ImportError(
+            f"{kind.__name__} needs matplotlib. Install it with `pip install matplotlib`, or "
+            'together with the package: `pip install "sklearn_quam[plots]"`.'
+        ) from error
+
+
+def legend_below(
+    ax: Any,
+    handles: Sequence[Any],
+    labels: Sequence[str],
+    *,
+    title: str | None = None,
+    of_figure: bool = False,
+) -> None:
+    """Draw a legend below the labels of axes, or below all axes of a figure."""
+    from matplotlib import rcParams
+    from matplotlib.transforms import ScaledTranslation
+
+    inches = rcParams["font.size"] / 72
+    width = ax.figure.bbox.width if of_figure else _OVERHANG * ax.get_window_extent().width
+    options = {
+        "title": title,
+        "frameon": False,
+        "columnspacing": _GAP,
+        "handletextpad": 0.6,
+        "ncols": _columns_that_fit(labels, width / ax.figure.dpi / inches),
+    }
+    if of_figure:
+        ax.figure.legend(handles, labels, loc="outside lower center", **options)
+    else:
+        # The room that ticks and labels take does not grow with the axes.
+        shift = ScaledTranslation(0, -_BELOW_AXES * inches, ax.figure.dpi_scale_trans)
+        place: Any = {"bbox_to_anchor": (0.5, 0), "bbox_transform": ax.transAxes + shift}
+        ax.legend(handles, labels, loc="upper center", borderaxespad=0, **place, **options)
+
+
+def _columns_that_fit(labels: Sequence[str], width: float) -> int:
+    """Return how many columns a legend may have; they are filled one after the other."""
+    widths = [_MARK + _GAP + _LETTER * len(label) for label in labels]
+    for n_columns in range(len(labels), 1, -1):
+        columns = np.array_split(widths, n_columns)
+        if sum(column.max() for column in columns) - _GAP <= width:
+            return n_columns
+    return 1
+
+
+def hatched_patch() -> Any:
+    """Return the mark of a legend for what is beyond the range."""
+    from matplotlib.patches import Patch
+
+    return Patch(facecolor="none", edgecolor=GREY, hatch=HATCH, linewidth=0)
+
+
+def within_range(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return values with infinite ones replaced by the largest other, and which these are.
+
+    A scale up to 1e300 would show nothing.
+    """
+    beyond = values >= INFINITE
+    known = values[~beyond]
+    return np.where(beyond, known.max() if len(known) else 0.0, values), beyond
