@@ -111,15 +111,17 @@ X, y = load_digits(return_X_y=True)
 X, seen = X / 16, ~np.isin(y, (3, 8))
 network = MLPClassifier((32, 32), max_iter=300, random_state=0).fit(X[seen], y[seen])
 digit = X[~seen][:1]
+palette = (*colours, "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#808080")
+styles = [{"color": colour, "marker": m} for colour, m in zip(palette, "os^DvPX*", strict=True)]
 figure, axes = plt.subplots(1, 2, figsize=(10, 4.6), sharex=True, sharey=True, layout="constrained")
 for ax, search in zip(axes, ("natural", "penalty"), strict=True):
     est = QUAMClassifier(network, search=search, random_state=0).fit(X[seen], y[seen])
     (traces,) = est.search_traces(digit)
-    for column, trace in enumerate(traces):
+    for column, (trace, style) in enumerate(zip(traces, styles, strict=True)):
         target, others = np.split(np.roll(trace["prediction"], -column, axis=1), [1], axis=1)
         log_odds = np.log(target[:, 0] / others.sum(axis=1))
         cost = est.n_training_rows_ * trace["loss_increase"]
-        ax.plot(log_odds, cost, ".-", lw=1, label=trace["target"])
+        ax.plot(log_odds, cost, lw=1, ms=4, label=trace["target"], **style)
     ax.axhline(est.slack_, color="0.4", ls="--", lw=1, label="slack")
     ax.axvline(0, color="0.4", ls=":", lw=1, label="as likely as not")
     ax.set(title=f"{search} search", xlabel="log-odds of the class")

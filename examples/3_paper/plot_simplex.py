@@ -108,9 +108,10 @@ for ax, (name, proba) in zip(axes, found.items(), strict=True):
     ax.scatter(*(proba @ corners).T, s=22, c="#D55E00", alpha=weights)
     given = net.predict_proba(point) @ corners
     ax.scatter(*given.T, s=190, c="black", marker="*", edgecolors="white")
-    for number, (corner, side) in enumerate(zip(corners, ("top", "top", "bottom"))):
-        ax.text(*corner, f"class {number}", ha="center", va=side)
-    ax.set(aspect="equal", title=name)
+    for number, side in enumerate(("top", "top", "bottom")):
+        ax.text(*corners[number], f"class {number}", ha="center", va=side)
+    ax.set_aspect("equal")
+    ax.set_title(name, pad=18)
     ax.set_axis_off()
 marks = [ax.scatter([], [], c="#D55E00"), ax.scatter([], [], c="black", marker="*")]
 names = ["models", "given network"]
