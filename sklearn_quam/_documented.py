@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeVar
 
-Class = TypeVar("Class", bound=type)
+Documented = TypeVar("Documented", bound=Callable)
 
 _TITLE = re.compile(r"^(\w[\w ]*)\n-{3,}\n", re.MULTILINE)
 _SECTIONS = ["Parameters", "Attributes", "Returns", "Raises", "See Also", "Notes", "References"]
@@ -51,8 +51,8 @@ _written: dict[type, Docstring] = {}
 
 def documented(
     shared: Docstring = _NOTHING, twin: type | None = None, *, also: tuple[type, ...] = ()
-) -> Callable[[Class], Class]:
-    """Return a decorator that completes the docstrings of a class and of its public methods.
+) -> Callable[[Documented], Documented]:
+    """Return a decorator that completes docstrings: of a function, or a class and its methods.
 
     Parameters
     ----------
@@ -65,9 +65,15 @@ def documented(
         Decorated classes that describe arguments which this one has, too.
     """
 
-    def complete(kind: Class) -> Class:
+    def complete(kind: Documented) -> Documented:
         # "python -OO" leaves no docstrings but those that dataclasses make up.
-        if kind.__doc__ is not None and sys.flags.optimize < 2:
+        if kind.__doc__ is None or sys.flags.optimize >= 2:
+            return kind
+        if not isinstance(kind, type):
+            arguments = inspect.signature(kind).parameters.values()
+            entries = _NOTHING._replace(parameters=shared.parameters)
+            kind.__doc__ = _completed(parsed(kind.__doc__), entries, arguments)
+        else:
             own = parsed(kind.__doc__)
             for other in also:
                 own = own._replace(parameters=_written[other].parameters | own.parameters)
@@ -111,8 +117,12 @@ def parsed(text: str) -> Docstring:
 
 
 def _entries(text: str) -> dict[str, str]:
-    entries = re.split(r"\n(?=\S)", text.strip("\n"))
-    return {entry.split(maxsplit=1)[0]: entry for entry in entries if entry}
+    """Return entries by name; one of several names is under the first, the others are empty."""
+    found: dict[str, str] = {}
+    for entry in filter(None, re.split(r"\n(?=\S)", text.strip("\n"))):
+        first, *others = entry.partition("\n")[0].partition(" : ")[0].split(", ")
+        found |= {first: entry} | dict.fromkeys(others, "")
+    return found
 
 
 def _completed(own: Docstring, shared: Docstring, arguments: Iterable[inspect.Parameter]) -> str:
@@ -122,7 +132,10 @@ def _completed(own: Docstring, shared: Docstring, arguments: Iterable[inspect.Pa
     ]
     names = [*own.attributes, *(name for name in shared.attributes if name not in _IF_NAMED)]
     attributes = [_entry(name, own.attributes, shared.attributes) for name in dict.fromkeys(names)]
-    filled = {"Parameters": "\n".join(parameters), "Attributes": "\n".join(attributes)}
+    filled = {
+        "Parameters": "\n".join(filter(None, parameters)),
+        "Attributes": "\n".join(attributes),
+    }
     sections = {name: (own.sections | filled).get(name, "").strip() for name in _SECTIONS}
     titled = [f"{name}\n{'-' * len(name)}\n{text}" for name, text in sections.items() if text]
     return "\n\n".join(filter(None, [own.summary, own.description, *titled])) + "\n"
@@ -134,12 +147,13 @@ def _name(argument: inspect.Parameter) -> str:
 
 def _entry(name: str, own: dict[str, str], shared: dict[str, str]) -> str:
     text = own.get(name, name)
-    return text if text.startswith(f"{name} : ") else shared[name] + text.removeprefix(name)
+    is_whole = not text or " : " in text.partition("\n")[0]
+    return text if is_whole else shared[name] + text.removeprefix(name)
 
 
 def _with_default(entry: str, default: object) -> str:
     head, newline, text = entry.partition("\n")
-    if default is inspect.Parameter.empty or ", default=" in head:
+    if not entry or default is inspect.Parameter.empty or ", default=" in head:
         return entry
     value = f'"{default}"' if isinstance(default, str) else repr(default)
     return f"{head}, default={value}{newline}{text}"
@@ -264,16 +278,22 @@ DETECTOR = parsed(
         the network takes, and a name of a submodule means what that returns, averaged over
         places or tokens. Features of several layers are put side by side.
     contamination : float
-        Share of known rows that `predict` flags.
+        Share of known samples that `predict` flags.
     link : str
         What the network returns, as for `QUAMClassifier`.
     random_state : int, RandomState instance or None
         Seeds the training, if the network is trained.
+    X : array-like of shape (n_samples, ...)
+        Samples like those of the training data.
+    y : array-like of shape (n_samples,)
+        Labels of any kind. None takes the predictions of a given network.
+    **fit_params : dict
+        Arguments of `fit`.
 
     Attributes
     ----------
     offset_ : float
-        Score below which a row is an outlier.
+        Score below which a sample is an outlier.
     classes_ : ndarray of shape (n_classes,)
         The labels.
     estimator_ : estimator or torch.nn.Module

@@ -13,6 +13,7 @@ import numpy as np
 from sklearn.base import clone, is_classifier, is_outlier_detector
 from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.frozen import FrozenEstimator
+from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -41,21 +42,22 @@ from ..exceptions import UncertaintyWarning
 from ..metrics import (
     accuracy_rejection_auc,
     augrc,
+    aupr,
     bootstrap_interval,
     classwise_calibration_error,
     expected_calibration_error,
+    fpr_at_tpr,
     gaussian_log_score,
     rank_correlation,
     risk_coverage_auc,
     smooth_calibration_error,
 )
-from ..metrics._detection import DETECTION_METRICS
 from ..ood._core.once import clock, read_once
 from ._summary import Comparison
 
 _checked = partial(checked_arguments, prefer_skip_nested_validation=False)
 _ENTROPY = "entropy of the network"
-_DETECTION = ("roc_auc", "aupr", "fpr95")
+_DETECTION = {"roc_auc": roc_auc_score, "aupr": aupr, "fpr95": fpr_at_tpr}
 _OF_PREDICTIONS = ("augrc", "accuracy", "accuracy_rejection_auc", "risk_coverage_auc", "ece")
 _CALIBRATION = ("smooth_ece", "classwise_ece", "log_score")
 _METRICS = (*_DETECTION, *_OF_PREDICTIONS, *_CALIBRATION, "rank_correlation")
@@ -207,12 +209,11 @@ class _Comparison:
         yield from self._interval("log_score", np.mean, log_proba)
 
     def _detection(self, y_true: Any, y_score: np.ndarray) -> Iterator[tuple[str, float]]:
-        for column in _DETECTION:
-            metric = DETECTION_METRICS[column].function
-            if len(set(y_true.tolist())) == 1:
-                raise UndefinedMetricWarning(
-                    f"{'All' if y_true[0] else 'No'} predictions are mistakes."
-                )
+        if len(set(y_true.tolist())) == 1:
+            raise UndefinedMetricWarning(
+                f"{'All' if y_true[0] else 'No'} predictions are mistakes."
+            )
+        for column, metric in _DETECTION.items():
             yield from self._interval(column, metric, y_true, y_score, stratify=y_true)
 
     def _interval(

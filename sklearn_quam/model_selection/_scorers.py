@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import is_classifier
 from sklearn.exceptions import UndefinedMetricWarning
-from sklearn.metrics import roc_auc_score
+from sklearn.metrics import average_precision_score, roc_auc_score
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import _num_samples
 
@@ -28,13 +28,26 @@ from ..base.checks.warned import warn_once
 from ..metrics import (
     accuracy_rejection_auc,
     augrc,
+    aupr,
     failure_auroc,
+    fpr_at_tpr,
     gaussian_log_score,
     risk_coverage_auc,
 )
-from ..metrics._detection import DETECTION_SCORERS
 
 _checked = partial(checked_arguments, prefer_skip_nested_validation=False)
+
+
+def _neg_fpr95(y_true: np.ndarray, y_score: np.ndarray) -> float:
+    return -fpr_at_tpr(y_true, y_score)
+
+
+_DETECTION = {
+    "roc_auc": roc_auc_score,
+    "average_precision": average_precision_score,
+    "aupr": aupr,
+    "neg_fpr95": _neg_fpr95,
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,11 +62,11 @@ class _OODScorer:
         known = doubt_of(estimator, X, self.component, scored=True)
         strange = doubt_of(estimator, self.X_ood, self.component)
         is_ood = np.repeat([0, 1], [len(known), len(strange)])
-        metric = self.metric if callable(self.metric) else DETECTION_SCORERS[self.metric].score
+        metric = self.metric if callable(self.metric) else _DETECTION[self.metric]
         return float(metric(is_ood, np.concatenate([known, strange])))
 
 
-@_checked({"component": COMPONENT, "metric": [StrOptions(set(DETECTION_SCORERS)), callable]})
+@_checked({"component": COMPONENT, "metric": [StrOptions(set(_DETECTION)), callable]})
 def make_ood_scorer(
     X_ood: Any, *, component: str = "epistemic", metric: str | Callable[..., float] = "roc_auc"
 ) -> Callable[..., float]:

@@ -20,7 +20,7 @@ from .._network.inputs.layouts import from_tensor
 from .._network.inputs.sources import count_rows, open_source, some_rows
 from .._typing import RandomState
 from ..base._inside import opened
-from ._core.thresholds import CONTAMINATION, Thresholded, threshold
+from ._core.fitted import CONTAMINATION, Thresholded, threshold
 
 # Of the known rows: the least normal ones, whose spread is the unit beyond all of them.
 _TAIL = 0.1

@@ -1,4 +1,4 @@
-"""A virtual logit beside the others."""
+"""A virtual logit for unknown samples."""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ from scipy.special import logsumexp
 from sklearn.utils._param_validation import Interval
 
 from .._documented import DETECTOR, documented
-from .._typing import Device, RandomState
 from ._core.detector import BaseDetector
-from ._core.known import FittedDetector, Known, Score
+from ._core.fitted import FittedDetector, Known, Score, cross_fitted
 from ._core.reading import PENULTIMATE, Seen
-from ._core.thresholds import cross_fitted
 
-# Of the largest eigenvalue: below, features do not vary.
+# Features do not vary in directions whose eigenvalue is a smaller share of the largest one.
 _NO_EXTENT = 1e-6
 
 
@@ -41,23 +39,10 @@ def _extent(values: np.ndarray) -> int:
 
 
 def _virtual_logit(known: Known, n_principal: Callable[[np.ndarray], int]) -> _VirtualLogit:
-    """Return the virtual logit of some training rows.
-
-    Parameters
-    ----------
-    known : Known
-        The rows.
-    n_principal : callable
-        Returns the dimension of the principal space, by the eigenvalues of the features.
-
-    Returns
-    -------
-    _VirtualLogit
-        What scores rows.
-    """
+    """Return the virtual logit; eigenvalues of the features choose the principal dimension."""
     seen, reader = known.seen, known.reader
     if reader.layers == (PENULTIMATE,):
-        # Where all logits of the last layer would be zero, as far as that can be.
+        # Where the logits of the last layer are as close to zero as possible.
         head = reader.head()
         origin = -np.linalg.pinv(head.weight) @ head.bias
     else:
@@ -71,18 +56,18 @@ def _virtual_logit(known: Known, n_principal: Callable[[np.ndarray], int]) -> _V
 
 
 @documented(DETECTOR)
+@dataclass(eq=False, repr=False, kw_only=True)
 class ViMDetector(BaseDetector):
-    """Score rows by how little a virtual logit of the unknown stands out.
+    """Score samples by the log-sum-exp of their logits, minus a virtual logit.
 
     The virtual logit is the length of the features outside of the principal space of the training
-    features, scaled so that it is as large as the largest logit on average. The score is the
-    log-sum-exp of the logits minus the virtual one: it looks at features and logits together.
+    features, scaled so that it is as large as the largest logit on average.
 
     Parameters
     ----------
-    n_components : int, default=None
+    n_components : int
         Dimension of the principal space; None takes half of the directions in which the training
-        features have extent, which is half of all features unless the network has few inputs.
+        features have extent.
 
     References
     ----------
@@ -91,14 +76,14 @@ class ViMDetector(BaseDetector):
     Examples
     --------
     >>> from sklearn.datasets import load_iris
-    >>> from sklearn.neural_network import MLPClassifier
     >>> from sklearn_quam.ood import ViMDetector
     >>> X, y = load_iris(return_X_y=True)
-    >>> net = MLPClassifier(solver="lbfgs", alpha=1.0, random_state=0).fit(X, y)
-    >>> detector = ViMDetector(net).fit(X, y)
-    >>> detector.predict([X[0], [1, 5, 4, 1]])
+    >>> ViMDetector(random_state=0).fit(X, y).predict([X[0], [1, 5, 4, 1]])
     array([ 1, -1])
     """
+
+    layer: str | list[str] = "penultimate"
+    n_components: int | None = None
 
     _fitted_kind = FittedDetector[_VirtualLogit]
     _parameter_constraints: ClassVar[dict] = {
@@ -107,29 +92,6 @@ class ViMDetector(BaseDetector):
         "n_components": [Interval(Integral, 1, None, closed="left"), None],
     }
 
-    def __init__(
-        self,
-        estimator: Any = None,
-        *,
-        layer: str | list[str] = "penultimate",
-        n_components: int | None = None,
-        contamination: float = 0.05,
-        link: str | None = None,
-        output: str | int | None = None,
-        device: Device = None,
-        random_state: RandomState = None,
-    ) -> None:
-        super().__init__(
-            estimator,
-            contamination=contamination,
-            link=link,
-            output=output,
-            device=device,
-            random_state=random_state,
-        )
-        self.layer = layer
-        self.n_components = n_components
-
     def _learn(self, known: Known) -> Score:
         return _virtual_logit(known, self._n_principal)
 
@@ -137,7 +99,7 @@ class ViMDetector(BaseDetector):
         n_principal = known.seen.features.shape[1] - score.residual_space.shape[1]
 
         def of_others(values: np.ndarray) -> int:
-            # Fewer rows may have extent in fewer directions.
+            # Fewer samples may have extent in fewer directions.
             return max(0, min(n_principal, _extent(values) - 1))
 
         return cross_fitted(lambda some: _virtual_logit(some, of_others), known)

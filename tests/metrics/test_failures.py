@@ -51,9 +51,9 @@ def test_unknown_rows_are_failures():
     # Pairs of a failure and a correct row that are in order: .2, .4 and .15 against .1 and .3.
     assert failure_auroc(correct, known, unknown) == pytest.approx(4 / 6)
     assert failure_auroc([True] * 3, known, unknown) == pytest.approx(4 / 6)
-    with pytest.raises(ValueError, match="No rows are failures"):
+    with pytest.raises(ValueError, match="No samples are failures"):
         failure_auroc([True] * 3, known)
-    with pytest.raises(ValueError, match="All rows are failures"):
+    with pytest.raises(ValueError, match="All samples are failures"):
         failure_auroc([False] * 3, known, unknown)
 
 

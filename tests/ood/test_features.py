@@ -149,7 +149,7 @@ def test_what_does_not_fit_is_refused(tmp_path):
         MahalanobisDetector().fit_features(features)
     with pytest.raises(ValueError, match="inconsistent numbers"):
         EnergyDetector().fit_features(features, Y, logits=logits[:5])
-    with pytest.raises(ValueError, match="60 rows, but 3 labels"):
+    with pytest.raises(ValueError, match="60 samples, but 3 labels"):
         EnergyDetector().fit_features(features, [0, 1, 2], logits=logits)
     detector = NearestNeighborDetector().fit_features(features, Y)
     with pytest.raises(ValueError, match="There are 3 features, but 8"):

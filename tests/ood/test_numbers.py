@@ -20,11 +20,10 @@ from torch.nn.functional import log_softmax
 
 from sklearn_quam import ood
 from sklearn_quam.ood import nearest_neighbor
-from sklearn_quam.ood._core.geometry import Precision
 from sklearn_quam.ood._core.reading import Seen, make_reader
-from sklearn_quam.ood.gen import _GeneralizedEntropy
+from sklearn_quam.ood.last_layer import _Regret
+from sklearn_quam.ood.logits import _GeneralizedEntropy
 from sklearn_quam.ood.nearest_neighbor import _among, _points
-from sklearn_quam.ood.pnml import _Regret
 
 from ..networks import IMAGES, LABELS, SEQUENCES, TOKENS, Attention, Recurrent, Tokens, fitted
 from .common import make_data, make_module
@@ -215,8 +214,8 @@ def test_relative_distance_falls_far_away():
             make_module(), layer="input", relative=True, shrinkage=shrinkage
         ).fit(X, Y)
         score = detector._fitted.score
-        difference = score.overall.root @ score.overall.root.T
-        difference -= score.within.root @ score.within.root.T
+        difference = score.overall @ score.overall.T
+        difference -= score.within @ score.within.T
         assert np.linalg.eigvalsh(difference).max() < 1e-8
 
 
@@ -258,7 +257,7 @@ def test_some_of_many_rows_set_the_threshold(metric, monkeypatch):
     points = np.random.default_rng(0).normal(size=(300, 8))
     found = _among(_points(points, metric), 4, metric, None)
     of_all = found.left_out()
-    monkeypatch.setattr(nearest_neighbor, "_ROWS_FOR_THRESHOLD", 100)
+    monkeypatch.setattr(nearest_neighbor, "_FOR_THRESHOLD", 100)
     of_some = found.left_out()
     assert len(of_some) == 100
     assert np.abs(of_some[:, None] - of_all).min(axis=1).max() < 1e-7
@@ -342,7 +341,7 @@ def test_pnml_is_the_published_formula(normalize):
 )
 def test_regrets_are_exact_however_small(logits, leverage):
     """Against long decimals: most images that a network is sure of have less than 1e-16."""
-    regret = _Regret(None, Precision(np.array([[leverage**0.5]])), normalize=True)
+    regret = _Regret(None, np.array([[leverage**0.5]]), normalize=True)
     one = np.ones((1, 1))
     (found,) = regret(Seen(np.array([logits]), one, one))
     with decimal.localcontext(prec=80):
@@ -371,7 +370,7 @@ def test_pnml_bounds():
 
 
 def test_pnml_warns_of_too_few_rows():
-    with pytest.warns(UserWarning, match="8 training rows leave some of the 9 directions"):
+    with pytest.warns(UserWarning, match="8 training samples leave some of the 9 directions"):
         ood.PNMLDetector(make_module()).fit(X[:8], Y[:8])
 
 

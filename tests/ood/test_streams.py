@@ -91,7 +91,7 @@ def test_what_does_not_fit_is_refused(name):
     detector = make_detector(name).fit(X[:40], Y[:40])
     with pytest.raises(ValueError, match="is none of the labels"):
         detector.partial_fit(X[:3], ["a", "b", "c"])
-    with pytest.raises(ValueError, match="3 rows, but 2 labels"):
+    with pytest.raises(ValueError, match="3 samples, but 2 labels"):
         detector.partial_fit(X[:3], Y[:2])
     with pytest.raises(ValueError, match="features"):
         detector.partial_fit(X[:, :2], Y)

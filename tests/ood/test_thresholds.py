@@ -17,10 +17,9 @@ from sklearn_quam.ood import (
     NearestNeighborDetector,
     PNMLDetector,
 )
-from sklearn_quam.ood._core.known import Known
+from sklearn_quam.ood._core.fitted import Known, cross_fitted
 from sklearn_quam.ood._core.reading import Seen
-from sklearn_quam.ood._core.thresholds import cross_fitted
-from sklearn_quam.ood.pnml import _directions
+from sklearn_quam.ood.last_layer import _directions
 
 from .common import NAMES, make_data, make_detector
 

@@ -1,36 +1,24 @@
-"""Detectors that learn sums over training rows only, so that these may come batch by batch."""
+"""Detectors that learn sums over training samples only, so that these may come in batches."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from sklearn.base import _fit_context
 
+from ..._documented import DETECTOR, documented
 from ..._network.limits import computing
 from ..._posterior.training_range import input_range
 from .detector import BaseDetector
-from .features import AnyReader
-from .known import FittedDetector, Known, Score
-from .reading import Seen
-from .thresholds import cross_fitted
+from .fitted import Known, Score, cross_fitted
+from .reading import AnyReader
 
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """Counts, means and scatter of rows in groups; those of more rows are a sum.
-
-    Parameters
-    ----------
-    counts : ndarray of shape (n_groups,)
-        Rows of each group.
-    means : ndarray of shape (n_groups, n_features)
-        Their means, zeros of an empty group.
-    scatter : ndarray of shape (n_features, n_features) or None
-        Sum over all rows of the outer product of what is left of a row without the mean of its
-        group.
-    """
+    """Counts and means of groups of samples, and the scatter within them; batches add up."""
 
     counts: np.ndarray
     means: np.ndarray
@@ -47,72 +35,45 @@ class Moments:
         return Moments(counts, means, self.scatter + other.scatter + between)
 
     def together(self) -> Moments:
-        """Return the moments of all rows as one group."""
-        n_rows = self.counts.sum()
-        mean = (self.counts / n_rows) @ self.means
+        """Return the moments of all samples as one group."""
+        n_samples = self.counts.sum()
+        mean = (self.counts / n_samples) @ self.means
         if self.scatter is None:
-            return Moments(n_rows[None], mean[None])
+            return Moments(n_samples[None], mean[None])
         gap = self.means - mean
         between = (gap * self.counts[:, None]).T @ gap
-        return Moments(n_rows[None], mean[None], self.scatter + between)
+        return Moments(n_samples[None], mean[None], self.scatter + between)
 
 
 def moments_of(
-    rows: np.ndarray,
+    samples: np.ndarray,
     group: np.ndarray | None = None,
     n_groups: int = 1,
     *,
     with_scatter: bool = True,
 ) -> Moments:
-    """Return the moments of rows.
-
-    Parameters
-    ----------
-    rows : ndarray of shape (n_rows, n_features)
-        The rows.
-    group : ndarray of shape (n_rows,), default=None
-        The group of each, as a number; None is a single group.
-    n_groups : int, default=1
-        How many groups there may be.
-    with_scatter : bool, default=True
-        Whether to sum up outer products.
-
-    Returns
-    -------
-    Moments
-        The moments.
-    """
-    group = np.zeros(len(rows), int) if group is None else group
+    """Return the moments of samples, by their group if that is given."""
+    group = np.zeros(len(samples), int) if group is None else group
     counts = np.bincount(group, minlength=n_groups).astype(float)
-    means = np.zeros((n_groups, rows.shape[1]))
+    means = np.zeros((n_groups, samples.shape[1]))
     for number in np.flatnonzero(counts):
-        means[number] = rows[group == number].mean(axis=0)
+        means[number] = samples[group == number].mean(axis=0)
     if not with_scatter:
         return Moments(counts, means)
-    centred = rows - means[group]
+    centred = samples - means[group]
     return Moments(counts, means, centred.T @ centred)
 
 
-class MomentScore(Protocol):
-    """What scores rows, and has kept the moments that it comes from."""
-
-    @property
-    def moments(self) -> Moments:
-        """What was summed up over training rows."""
-
-    def __call__(self, seen: Seen) -> np.ndarray:
-        """Return how normal rows are."""
-
-
+@documented(DETECTOR)
 class MomentDetector(BaseDetector):
     """Base of detectors that learn moments; these fill in two hooks."""
 
     def _moments(self, known: Known) -> Moments:
-        """Return what is summed up over training rows."""
+        """Return the moments of training samples."""
         raise NotImplementedError
 
-    def _score_of(self, moments: Moments, reader: AnyReader) -> MomentScore:
-        """Return what scores rows, by the moments of all training rows."""
+    def _score_of(self, moments: Moments, reader: AnyReader) -> Score:
+        """Return what scores samples, and keeps the moments as an attribute."""
         raise NotImplementedError
 
     def _learn(self, known: Known) -> Score:
@@ -125,21 +86,19 @@ class MomentDetector(BaseDetector):
 
     @_fit_context(prefer_skip_nested_validation=False)
     def partial_fit(self, X: Any, y: Any = None, *, X_val: Any = None) -> Any:
-        """Learn from further known rows, which need not be in memory with those before.
+        """Learn from further training samples.
 
-        Scores are those of one `fit` to all rows, to rounding. The threshold of `predict` is set
-        by ``X_val``, or by the rows of this call. A network that is not fitted is trained by the
-        first call only.
+        Scores are those of one `fit` to all samples, up to rounding. A network that is not fitted
+        is trained by the first call only.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, ...)
             Further training data.
-        y : array-like of shape (n_samples,), default=None
-            Labels, of those that the first call has seen or the network knows. None takes what
-            the network predicts for X.
-        X_val : array-like of shape (n_val, ...), default=None
-            Known rows that the network was not trained on, to set the threshold by.
+        y : array-like of shape (n_samples,)
+            Labels, of those that the network knows. None takes what the network predicts.
+        X_val : array-like of shape (n_val, ...)
+            Samples that the network was not trained on, to set the threshold by. None takes X.
 
         Returns
         -------
@@ -149,7 +108,7 @@ class MomentDetector(BaseDetector):
         if not hasattr(self, "_fitted"):
             return self.fit(X, y, X_val=X_val)
         inputs = self._check_inputs(X)
-        before: FittedDetector[Any] = self._fitted
+        before: Any = self._fitted
         with computing():
             reader = before.reader.knowing(input_range(inputs))
             seen = reader(inputs)
@@ -161,3 +120,38 @@ class MomentDetector(BaseDetector):
                 known_by_heart=before.known_by_heart and X_val is None,
                 bounds=before.bounds,
             )
+
+
+def root_of_inverse(matrix: np.ndarray, added: float = 0.0) -> np.ndarray:
+    """Return R with R R' the inverse of a covariance, with ``added`` on its diagonal.
+
+    Directions without extent get a tiny one: what differs there is far away, which a pseudo-inverse
+    would not see at all.
+    """
+    values, vectors = np.linalg.eigh(matrix)
+    values = np.maximum(values, 0.0) + added
+    smallest = np.finfo(float).eps * len(values) * values.max()
+    return vectors / np.sqrt(np.maximum(values, smallest or 1.0))
+
+
+def squared_length(vectors: np.ndarray) -> np.ndarray:
+    """Return the squared Euclidean length of each vector."""
+    return (vectors**2).sum(axis=1)
+
+
+def unit_length(vectors: np.ndarray) -> np.ndarray:
+    """Return vectors divided by their length, zeros as they are."""
+    largest = np.abs(vectors).max(axis=1, keepdims=True, initial=0.0)
+    scaled = vectors / np.where(largest > 0, largest, 1.0)
+    length = np.linalg.norm(scaled, axis=1, keepdims=True)
+    return scaled / np.where(length > 0, length, 1.0)
+
+
+def oas_shrinkage(covariance: np.ndarray, n_samples: float) -> float:
+    """Return how far to shrink a covariance to a multiple of the identity, from 0 to 1.
+
+    The oracle approximating estimate; unlike that of Ledoit and Wolf it needs no samples.
+    """
+    size, mean = float((covariance**2).mean()), np.trace(covariance) / len(covariance)
+    excess = (n_samples + 1) * (size - mean**2 / len(covariance))
+    return min((size + mean**2) / excess, 1.0) if excess > 0 else 1.0

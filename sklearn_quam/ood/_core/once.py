@@ -1,4 +1,4 @@
-"""What a network shows of rows, read once while several detectors ask for it."""
+"""Outputs of a network, computed once while several detectors ask for them."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 Value = TypeVar("Value")
 
 
+@dataclass
 class _Read:
-    """What was read so far, and the seconds that were saved by not reading it again."""
+    """Values with the seconds they took, and the seconds saved by not computing them again."""
 
-    def __init__(self) -> None:
-        # With the objects that a key names by their numbers, which must not go to others meanwhile.
-        self.kept: dict[Any, tuple[Any, float, tuple]] = {}
-        self.saved = 0.0
+    # With the objects whose ids are in the key: these ids must not be used again meanwhile.
+    kept: dict[Any, tuple[Any, float, tuple]] = field(default_factory=dict)
+    saved: float = 0.0
 
 
 _READ: ContextVar[_Read | None] = ContextVar("read", default=None)
@@ -25,10 +26,7 @@ _READ: ContextVar[_Read | None] = ContextVar("read", default=None)
 
 @contextmanager
 def read_once() -> Iterator[None]:
-    """Let detectors of the same network share what it shows of the same rows.
-
-    Rows and networks must not change within.
-    """
+    """Let detectors share network outputs; samples and networks must not change within."""
     token = _READ.set(_Read())
     try:
         yield
@@ -37,28 +35,13 @@ def read_once() -> Iterator[None]:
 
 
 def clock() -> float:
-    """Return the time in seconds, as if everybody had read everything on their own."""
+    """Return the time in seconds, as if nothing had been shared."""
     read = _READ.get()
     return time.perf_counter() + (0.0 if read is None else read.saved)
 
 
 def remembered(what: Any, owners: tuple, make: Callable[[], Value]) -> Value:
-    """Return what was made before of the same objects, within `read_once`.
-
-    Parameters
-    ----------
-    what : object
-        Tells values of the same objects apart.
-    owners : tuple of object
-        What the value is made of.
-    make : callable
-        Returns the value.
-
-    Returns
-    -------
-    object
-        The value.
-    """
+    """Return the value made of the same objects before within `read_once`, else a new one."""
     read = _READ.get()
     if read is None:
         return make()

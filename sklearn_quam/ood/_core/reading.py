@@ -1,4 +1,4 @@
-"""What a network shows about rows: its logits, and what goes in and out of its layers."""
+"""Read logits and features of samples from a network, or take features that users pass."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from sklearn.utils import check_array, check_consistent_length
 from torch import Tensor, nn
 
 from ..._messages import shown
+from ..._network.adapters import Network, is_pretrained, read_network, split_pipeline
 from ..._network.cut.layers import execution_order, last_module, layers_in_order
 from ..._network.first_run import cannot_process
+from ..._network.inputs.layouts import from_tensor
 from ..._network.inputs.rows import Inputs, StoredRows
 from ..._network.likelihood import as_columns
 from ..._network.limits import batches
@@ -30,21 +33,11 @@ _WITH_PLACES_LAST = ("Conv", "Pool", "BatchNorm", "InstanceNorm", "GroupNorm")
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """What was seen of some rows, in double precision.
-
-    Parameters
-    ----------
-    logits : ndarray of shape (n_rows, n_classes)
-        Scores of the classes; of two classes with one logit, minus and plus half of it.
-    features : ndarray of shape (n_rows, n_features)
-        What the chosen layers show.
-    largest : ndarray of shape (n_rows, 3)
-        The largest magnitude in the input, the features and the logits of each row; infinite
-        where something is not finite.
-    """
+    """Logits and features of samples in double precision; a single logit z counts as -z/2, z/2."""
 
     logits: np.ndarray
     features: np.ndarray
+    # The largest magnitude in input, features and logits; infinite where one is not finite.
     largest: np.ndarray
 
     def __getitem__(self, rows: Any) -> Seen:
@@ -52,63 +45,41 @@ class Seen:
 
 
 @dataclass(frozen=True, eq=False)
-class Head:
-    """The linear layer that turns features into logits.
-
-    Parameters
-    ----------
-    weight : ndarray of shape (n_logits, n_features)
-        Its weight.
-    bias : ndarray of shape (n_logits,)
-        Its bias, zeros if it has none.
-    """
+class LastLayer:
+    """The linear layer that turns features into logits, in double precision."""
 
     weight: np.ndarray
     bias: np.ndarray
 
+    @classmethod
+    def of(cls, layer: nn.Linear) -> LastLayer:
+        """Return a layer; a single logit z becomes -z/2 and z/2."""
+        weight = layer.weight.detach().cpu().double().numpy()
+        bias = np.zeros(len(weight)) if layer.bias is None else layer.bias.detach().cpu().numpy()
+        if len(weight) == 1:
+            weight, bias = np.vstack([-weight, weight]) / 2, np.hstack([-bias, bias]) / 2
+        return cls(weight, bias.astype(float))
+
     def logits(self, features: np.ndarray) -> np.ndarray:
-        """Return what it makes of features."""
+        """Return the logits of features."""
         return features @ self.weight.T + self.bias
-
-
-def head_of(layer: nn.Linear) -> Head:
-    """Return a linear layer in double precision; of a single logit, minus and plus half of it."""
-    weight = layer.weight.detach().cpu().double().numpy()
-    bias = np.zeros(len(weight)) if layer.bias is None else layer.bias.detach().cpu().numpy()
-    if len(weight) == 1:
-        weight, bias = np.vstack([-weight, weight]) / 2, np.hstack([-bias, bias]) / 2
-    return Head(weight, bias.astype(float))
 
 
 @dataclass(frozen=True, eq=False)
 class Reader:
-    """Runs rows through the network and notes what it is asked for.
-
-    Parameters
-    ----------
-    reference : ReferenceModel
-        The given network.
-    last : str
-        The last layer that has parameters.
-    layers : tuple of str
-        "penultimate", which is what the last layer takes; "input"; or names of submodules,
-        whose output is meant.
-    logits_of_last : bool
-        Whether the logits are what the last layer returns, and not the network.
-    known : InputRange or None
-        Where the values of the training rows lie; what is far outside counts as infinite.
-    n_features : int
-        How many features the layers show.
-    last_gives_logits : bool
-        Whether the features are what a linear last layer turns into the logits.
-    """
+    """Run samples through the network, and take its logits and the features of some layers."""
 
     reference: ReferenceModel
+    # The last layer that has parameters.
     last: str
+    # "penultimate" (input of the last layer), "input", or submodules whose output is taken.
     layers: tuple[str, ...]
+    # Whether the last layer returns the logits, and the network something else.
     logits_of_last: bool = False
+    # Samples whose values are far outside of this range count as infinite.
     known: InputRange | None = None
     n_features: int = 0
+    # Whether the features are what a linear last layer turns into the logits.
     last_gives_logits: bool = False
 
     @property
@@ -126,28 +97,24 @@ class Reader:
         names = {self.last, *self.layers} - {PENULTIMATE, INPUT}
         with NetworkErrors(partial(cannot_process, inputs)):
             noted, output = _run(module, rows, names)
-        scores = as_columns(
-            noted[self.last][1] if self.logits_of_last else self.reference.likelihood.pick(output)
-        )
-        if scores.shape[1] == 1:
-            scores = torch.cat([-scores, scores], dim=1) / 2
+        scores = noted[self.last][1]
+        if not self.logits_of_last:
+            scores = self.reference.likelihood.pick(output)
+        scores = _symmetric(as_columns(scores))
         vectors = [self._vectors(name, rows, noted) for name in self.layers]
         logits = scores[:n_rows].cpu().double().numpy()
         features = torch.cat([part[:n_rows].cpu().double() for part in vectors], dim=1).numpy()
-        magnitudes = [_largest(part.reshape(n_rows, -1)) for part in (features, logits)]
         own = _largest(_flat(inputs).cpu().double().numpy())
         if self.known is not None:
             own[self.known.beyond(inputs).cpu().numpy()] = np.inf
-        return logits, features, np.column_stack([own, *magnitudes])
+        return logits, features, np.column_stack([own, _largest(features), _largest(logits)])
 
     def _vectors(self, name: str, rows: Inputs, noted: dict[str, tuple[Any, Any]]) -> Tensor:
-        """Return one vector for each row: places and tokens are averaged."""
+        """Return one vector for each sample: places and tokens are averaged."""
         if name == INPUT:
             return _flat(rows)
-        if name == PENULTIMATE:
-            values, layer = noted[self.last][0], self.reference.module.get_submodule(self.last)
-        else:
-            values, layer = noted[name][1], self.reference.module.get_submodule(name)
+        taken, output = noted[self.last if name == PENULTIMATE else name]
+        values = taken if name == PENULTIMATE else output
         if isinstance(values, (tuple, list)):
             values = values[0]
         if not isinstance(values, Tensor) or values.ndim < 1 or len(values) != len(rows):
@@ -157,51 +124,69 @@ class Reader:
             )
         if values.ndim == 1:
             return values[:, None]
-        places_last = values.ndim > 3 or any(
-            text in type(layer).__name__ for text in _WITH_PLACES_LAST
-        )
-        if values.ndim > 2:
-            values = values.flatten(2).mean(2) if places_last else values.flatten(1, -2).mean(1)
-        return values
+        layer = self.reference.module.get_submodule(self.last if name == PENULTIMATE else name)
+        kind = type(layer).__name__
+        if values.ndim > 3 or (values.ndim == 3 and any(k in kind for k in _WITH_PLACES_LAST)):
+            return values.flatten(2).mean(2)
+        return values.flatten(1, -2).mean(1) if values.ndim == 3 else values
 
     def knowing(self, more: InputRange) -> Reader:
-        """Return the same with training rows whose values lie elsewhere, too."""
+        """Return the same with a range of inputs that includes further training samples."""
         return replace(self, known=more if self.known is None else self.known.joined(more))
 
     def logits(self, features: np.ndarray) -> np.ndarray | None:
-        """Return what the last layer makes of features, if it is known."""
+        """Return the logits of features, if the last layer computes them."""
         return self.head().logits(features) if self.last_gives_logits else None
 
-    def head(self) -> Head:
-        """Return the last layer, if it is linear and nothing but a softmax comes behind it."""
+    def head(self) -> LastLayer:
+        """Return the last layer, which must be linear."""
         layer = self.reference.module.get_submodule(self.last)
         if type(layer) is not nn.Linear:
             raise ValueError(
                 f"The network's last layer is a {type(layer).__name__}; this detector needs a "
                 "linear one. EnergyDetector and MahalanobisDetector take any network."
             )
-        return head_of(layer)
+        return LastLayer.of(layer)
+
+
+@dataclass(frozen=True, eq=False)
+class GivenFeatures:
+    """Stand for the reader of a network where features are passed."""
+
+    last: LastLayer | None
+    n_features: int
+    layers: ClassVar[tuple[str, ...]] = (PENULTIMATE,)
+    device: ClassVar[torch.device] = torch.device("cpu")
+
+    @property
+    def reference(self) -> ReferenceModel:
+        """The given network, of which there is none."""
+        raise ValueError(
+            "This detector was fitted to features: it has no network to read samples with. Call "
+            "score_features, or fit it to samples."
+        )
+
+    def head(self) -> LastLayer:
+        """Return the last layer."""
+        if self.last is None:
+            raise ValueError(
+                "This detector needs the network's last layer: pass that, a torch.nn.Linear, as "
+                "the estimator, or a whole network and its logits=."
+            )
+        return self.last
+
+    def logits(self, features: np.ndarray) -> np.ndarray | None:
+        """Return the logits of features, if the last layer is known."""
+        return None if self.last is None else self.last.logits(features)
+
+
+AnyReader = Reader | GivenFeatures
 
 
 def make_reader(
     reference: ReferenceModel, layer: str | list[str] | tuple[str, ...], probe: Inputs
 ) -> Reader:
-    """Return what reads the chosen layers and the logits.
-
-    Parameters
-    ----------
-    reference : ReferenceModel
-        The given network.
-    layer : str or list of str
-        What the user chose.
-    probe : Inputs
-        Some training rows.
-
-    Returns
-    -------
-    Reader
-        To be called with rows.
-    """
+    """Return what reads the chosen layers and the logits, tried on some training samples."""
     module = reference.module
     names = (layer,) if isinstance(layer, str) else tuple(layer)
     known = [name for name, _ in module.named_modules() if name]
@@ -215,9 +200,8 @@ def make_reader(
     rows = probe.at_least_two()
     with torch.no_grad():
         order = execution_order(module, lambda: module(*rows.parts))
-    for name in names:
-        if name in known and name not in order:
-            raise ValueError(f"layer={shown(name)} does not run when the network predicts.")
+    if idle := [name for name in names if name in known and name not in order]:
+        raise ValueError(f"layer={shown(idle[0])} does not run when the network predicts.")
     layers = layers_in_order(module, lambda: reference.likelihood.pick(module(*rows.parts)))
     last = last_module(module, layers)
     reader = Reader(reference, last, names)
@@ -231,26 +215,17 @@ def make_reader(
 
 
 def agrees(found: np.ndarray, logits: np.ndarray) -> bool:
-    """Tell whether logits are the same, to half a precision."""
+    """Return whether logits are the same, up to rounding in half precision."""
     if found.shape != logits.shape:
         return False
     return bool(np.abs(found - logits).max() <= 1e-2 * max(1.0, np.abs(logits).max()))
-
-
-def seen_alone(features: np.ndarray, logits: np.ndarray) -> Seen:
-    """Return features and logits of rows of which nothing else was seen."""
-    largest = [np.zeros(len(features)), _largest(features), _largest(logits)]
-    return Seen(logits, features, np.column_stack(largest))
 
 
 def _check_logits_of_last(reference: ReferenceModel, last: str, rows: Inputs) -> None:
     """Refuse probabilities that are not the softmax or sigmoid of the last layer."""
     noted, output = _run(reference.module, rows, {last})
     expected = reference.likelihood.prediction(output).expected()
-    found = as_columns(noted[last][1])
-    if found.shape[1] == 1:
-        found = torch.cat([-found, found], dim=1) / 2
-    proba = torch.softmax(found, dim=-1)
+    proba = torch.softmax(_symmetric(as_columns(noted[last][1])), dim=-1)
     if proba.shape != expected.shape or not torch.allclose(proba, expected, rtol=1e-3, atol=1e-5):
         raise InvalidOutputError(
             "The network returns probabilities that are not the softmax of its last layer, so "
@@ -261,9 +236,9 @@ def _check_logits_of_last(reference: ReferenceModel, last: str, rows: Inputs) ->
 def _run(
     module: nn.Module, rows: Inputs, names: set[str]
 ) -> tuple[dict[str, tuple[Any, Any]], Any]:
-    """Return what some layers take and return, and what the network returns."""
+    """Return inputs and outputs of some layers, and the output of the network."""
     noted: dict[str, tuple[Any, Any]] = {}
-    # Other threads may run the same module: what they do is not noted here.
+    # Hooks also run where other threads run the same module.
     thread = threading.get_ident()
 
     def note(name: str) -> Callable[..., None]:
@@ -283,13 +258,75 @@ def _run(
     return noted, output
 
 
+def _symmetric(logits: Tensor) -> Tensor:
+    """Return the logits of both classes, of a single logit."""
+    return torch.cat([-logits, logits], dim=1) / 2 if logits.shape[1] == 1 else logits
+
+
 def _flat(rows: Inputs) -> Tensor:
-    """Return all inputs of a row as one vector."""
+    """Return all inputs of a sample as one vector."""
     flat = [part.reshape(len(rows), -1) for part in rows.parts]
     return flat[0] if len(flat) == 1 else torch.cat([part.double() for part in flat], dim=1)
 
 
 def _largest(values: np.ndarray) -> np.ndarray:
-    """Return the largest magnitude of each row, infinity where one is not finite."""
+    """Return the largest magnitude of each sample, infinity where one is not finite."""
     found = np.abs(values).max(axis=1, initial=0.0)
     return np.where(np.isfinite(found), found, np.inf)
+
+
+def network_of(estimator: Any) -> Network:
+    """Return a fitted network as it is given; None has a network without layers."""
+    if estimator is None:
+        return Network(nn.Identity(), None)
+    if not is_pretrained(estimator):
+        raise TypeError(
+            "fit_features trains no network: pass a fitted one, its last layer, or None."
+        )
+    return read_network(split_pipeline(estimator)[1], task="classifier")
+
+
+def given_features(
+    module: nn.Module, features: np.ndarray, logits: np.ndarray | None
+) -> GivenFeatures:
+    """Return the reader of given features, with the layer of the module that fits the logits."""
+    n_features = features.shape[1]
+    linear = [layer for layer in module.modules() if type(layer) is nn.Linear]
+    layers = [LastLayer.of(layer) for layer in linear if layer.in_features == n_features]
+    if logits is not None:
+        layers = [layer for layer in layers if agrees(layer.logits(features), logits)]
+    elif not isinstance(module, (nn.Linear, nn.Identity)):
+        raise ValueError(
+            "Which layer of the network takes these features is not known without its logits=. "
+            "Pass them, as read_features returns them, or that layer as the estimator."
+        )
+    return GivenFeatures(layers[-1] if layers else None, n_features)
+
+
+def seen_of(
+    features: Any, logits: Any, reader: AnyReader | None = None, needs_logits: bool = False
+) -> Seen:
+    """Return features and logits that were passed, checked; logits are computed if possible."""
+    features = check_array(from_tensor(features), dtype=np.float64, input_name="features")
+    if reader is not None and features.shape[1] != reader.n_features:
+        raise ValueError(
+            f"There are {features.shape[1]} features, but {reader.n_features} when this was fitted."
+        )
+    if logits is not None:
+        logits = _as_logits(logits, features)
+    elif reader is not None:
+        logits = reader.logits(features)
+        if logits is None and needs_logits:
+            raise ValueError("This detector needs logits, too: pass logits=.")
+    logits = np.empty((len(features), 0)) if logits is None else logits
+    largest = [np.zeros(len(features)), _largest(features), _largest(logits)]
+    return Seen(logits, features, np.column_stack(largest))
+
+
+def _as_logits(logits: Any, features: np.ndarray) -> np.ndarray:
+    """Return logits as a table with a column for each class."""
+    options: Any = {"dtype": np.float64, "input_name": "logits"}
+    logits = check_array(from_tensor(logits), ensure_2d=False, **options)
+    logits = check_array(logits.reshape(-1, 1) if logits.ndim < 2 else logits, **options)
+    check_consistent_length(features, logits)
+    return np.hstack([-logits, logits]) / 2 if logits.shape[1] == 1 else logits

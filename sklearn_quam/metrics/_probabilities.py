@@ -1,9 +1,9 @@
-"""How good probabilities are as frequencies."""
+"""How well probabilities, densities and intervals fit what is observed."""
 
 from __future__ import annotations
 
-from functools import partial
-from numbers import Integral
+import math
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -11,45 +11,33 @@ from scipy.fft import dct, idct
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_consistent_length
 
-from .._messages import checked_arguments, shown
-from ._checked import labels_in, numbers
+from .._messages import shown
+from ._checked import labels_in, metric, numbers
 
 # Probabilities of a network that works in half precision sum to one only so far.
 _SUM_TOLERANCE = 1e-2
 # Of confidences, whose gaps are smoothed, and what a kernel's width is known to.
 _N_CELLS = 2000
 _WIDTH_TOLERANCE = 1e-5
-_ARRAY = ["array-like"]
-_ARRAY_OR_NONE = ["array-like", None]
 _COUNT = [Interval(Integral, 1, None, closed="left")]
-_checked = partial(checked_arguments, prefer_skip_nested_validation=True)
 
 
-@_checked(
-    {"y_true": _ARRAY, "y_proba": _ARRAY, "labels": _ARRAY_OR_NONE}
-    | {"n_bins": _COUNT, "strategy": [StrOptions({"uniform", "quantile"})]}
-)
+@metric(n_bins=_COUNT, strategy=[StrOptions({"uniform", "quantile"})])
 def expected_calibration_error(
     y_true: Any, y_proba: Any, *, n_bins: int = 15, strategy: str = "uniform", labels: Any = None
 ) -> float:
     """Return how far the confidence in the most probable label is from its accuracy.
 
-    Rows are put into bins by that confidence; the error is the distance between the mean
-    confidence and the accuracy of a bin, averaged over rows.
+    Samples are put into bins by that confidence; the error is the distance between the mean
+    confidence and the accuracy of a bin, averaged over samples.
 
     Parameters
     ----------
-    y_true : array-like of shape (n_samples,)
-        Labels of any kind.
-    y_proba : array-like of shape (n_samples,) or (n_samples, n_classes)
-        Predicted probabilities, of the second of two labels or of all.
-    n_bins : int, default=15
+    n_bins : int
         Number of bins.
-    strategy : {"uniform", "quantile"}, default="uniform"
-        Bins of equal width between 0 and 1, or with equally many rows. A probability on an edge
+    strategy : {"uniform", "quantile"}
+        Bins of equal width between 0 and 1, or with equally many samples. A probability on an edge
         belongs to the lower bin.
-    labels : array-like of shape (n_classes,), default=None
-        Labels of the columns, in their order; None means the sorted labels of ``y_true``.
 
     Returns
     -------
@@ -71,7 +59,7 @@ def expected_calibration_error(
     return float(np.abs(gaps).sum() / len(confidence))
 
 
-@_checked({"y_true": _ARRAY, "y_proba": _ARRAY, "labels": _ARRAY_OR_NONE, "n_bins": _COUNT})
+@metric(n_bins=_COUNT)
 def classwise_calibration_error(
     y_true: Any, y_proba: Any, *, n_bins: int = 15, labels: Any = None
 ) -> float:
@@ -79,14 +67,8 @@ def classwise_calibration_error(
 
     Parameters
     ----------
-    y_true : array-like of shape (n_samples,)
-        Labels of any kind.
-    y_proba : array-like of shape (n_samples,) or (n_samples, n_classes)
-        Predicted probabilities, of the second of two labels or of all.
-    n_bins : int, default=15
+    n_bins : int
         Number of bins of equal width between 0 and 1, for each label.
-    labels : array-like of shape (n_classes,), default=None
-        Labels of the columns, in their order; None means the sorted labels of ``y_true``.
 
     Returns
     -------
@@ -106,22 +88,13 @@ def classwise_calibration_error(
     return float(np.abs(gaps).sum() / proba.size)
 
 
-@_checked({"y_true": _ARRAY, "y_proba": _ARRAY, "labels": _ARRAY_OR_NONE})
+@metric()
 def smooth_calibration_error(y_true: Any, y_proba: Any, *, labels: Any = None) -> float:
     """Return how far the confidence in the most probable label is from its accuracy, without bins.
 
     Gaps between confidence and correctness are smoothed by a Gaussian kernel on the confidence,
     reflected at 0 and 1. Its width is the error itself: the largest width at which the error is
     not smaller.
-
-    Parameters
-    ----------
-    y_true : array-like of shape (n_samples,)
-        Labels of any kind.
-    y_proba : array-like of shape (n_samples,) or (n_samples, n_classes)
-        Predicted probabilities, of the second of two labels or of all.
-    labels : array-like of shape (n_classes,), default=None
-        Labels of the columns, in their order; None means the sorted labels of ``y_true``.
 
     Returns
     -------
@@ -156,6 +129,67 @@ def smooth_calibration_error(y_true: Any, y_proba: Any, *, labels: Any = None) -
         middle = (low + high) / 2
         low, high = (middle, high) if error_at(middle) > middle else (low, middle)
     return error_at((low + high) / 2)
+
+
+@metric(variance=["array-like", Real])
+def gaussian_log_score(y_true: Any, mean: Any, variance: Any) -> float:
+    """Return the mean logarithm of the density of Gaussian predictions; higher is better.
+
+    Parameters
+    ----------
+    y_true : array-like of shape (n_samples,) or (n_samples, n_outputs)
+        True values. Outputs are independent: their log-densities are summed.
+    mean : array-like of the shape of ``y_true``
+        Predicted means.
+    variance : array-like of the shape of ``y_true``, or float
+        Predicted variances, above zero; a number is the variance of all.
+
+    Returns
+    -------
+    float
+        The score, in nats.
+
+    Examples
+    --------
+    >>> from sklearn_quam.metrics import gaussian_log_score
+    >>> round(gaussian_log_score([0.0, 1.0], [0.0, 0.0], [1.0, 1.0]), 4)
+    -1.1689
+    """
+    if isinstance(variance, Real):
+        variance = np.full(np.shape(y_true), variance)
+    y_true, mean, variance = _check_same_shape(y_true=y_true, mean=mean, variance=variance)
+    if variance.min() <= 0:
+        raise ValueError("variance must be above zero.")
+    log_density = -0.5 * (np.log(2 * math.pi * variance) + (y_true - mean) ** 2 / variance)
+    return float(log_density.sum(axis=1).mean())
+
+
+@metric()
+def interval_coverage(y_true: Any, lower: Any, upper: Any) -> float:
+    """Return the share of values that lie in their predicted intervals, ends included.
+
+    Parameters
+    ----------
+    y_true : array-like of shape (n_samples,) or (n_samples, n_outputs)
+        True values; those of several outputs are counted one by one.
+    lower, upper : array-like of the shape of ``y_true``
+        Ends of the intervals, which may be infinite: ``*est.predict_interval(X).T``, say.
+
+    Returns
+    -------
+    float
+        The share, between 0 and 1.
+
+    Examples
+    --------
+    >>> from sklearn_quam.metrics import interval_coverage
+    >>> interval_coverage([1.0, 2.0, 3.0, 4.0], [0.0, 0.0, 3.0, 5.0], [2.0, 1.0, 4.0, 6.0])
+    0.5
+    """
+    y_true, lower, upper = _check_same_shape(y_true=y_true, lower=lower, upper=upper)
+    if (lower > upper).any():
+        raise ValueError("lower is above upper in some rows.")
+    return float(((lower <= y_true) & (y_true <= upper)).mean())
 
 
 def _proba_and_truth(y_true: Any, y_proba: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -194,3 +228,18 @@ def _most_probable(*arrays: Any) -> tuple[np.ndarray, np.ndarray]:
     proba, is_true = _proba_and_truth(*arrays)
     rows, largest = np.arange(len(proba)), proba.argmax(axis=1)
     return proba[rows, largest], is_true[rows, largest]
+
+
+def _check_same_shape(**arrays: Any) -> list[np.ndarray]:
+    """Return arrays of shape (n_samples, n_outputs); nothing is stretched to fit."""
+    checked = []
+    for name, values in arrays.items():
+        array = numbers(values, name, finite=name not in ("lower", "upper"))  # may be open
+        if np.isnan(array).any():
+            raise ValueError(f"Input {name} contains NaN.")
+        checked.append(array.reshape(len(array), -1))
+    check_consistent_length(*checked)
+    if len({array.shape for array in checked}) > 1:
+        shapes = ", ".join(str(array.shape) for array in checked)
+        raise ValueError(f"{', '.join(arrays)} must have the same shape, got {shapes}.")
+    return checked

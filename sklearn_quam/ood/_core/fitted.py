@@ -1,0 +1,149 @@
+"""What detectors learn from, what they become, and the threshold of `predict`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from numbers import Real
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import torch
+from scipy.special import softmax
+from sklearn.base import OutlierMixin
+from sklearn.utils._param_validation import Interval
+
+from ..._documented import DETECTOR, documented
+from ..._network.reference import ReferenceModel
+from ...base._doubt import DoubtScale
+from .reading import AnyReader, Seen
+
+# Folds that set the threshold, one left out at a time, and as many scores as it takes.
+_FOLDS = 5
+_ENOUGH_SAMPLES = 400
+CONTAMINATION = [Interval(Real, 0, 0.5, closed="right")]
+
+Score = Callable[[Seen], np.ndarray]
+AnyScore = TypeVar("AnyScore", bound=Callable[[Seen], np.ndarray])
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """Training samples as detectors see them, with their classes as columns of the logits."""
+
+    seen: Seen
+    target: np.ndarray
+    reader: AnyReader
+    # Moments of the samples of earlier batches.
+    earlier: Any = None
+    # Labelled samples that the network was not trained on.
+    held_out: Known | None = None
+
+    def __getitem__(self, rows: Any) -> Known:
+        return replace(self, seen=self.seen[rows], target=self.target[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class FittedDetector(Generic[AnyScore]):
+    """Score samples, with minus infinity beyond the bounds of inputs, features and logits."""
+
+    reader: AnyReader
+    score: AnyScore
+    bounds: np.ndarray
+    # Whether the threshold comes from training samples that the network may know by heart.
+    known_by_heart: bool = False
+    doubt: DoubtScale | None = None
+
+    @property
+    def reference(self) -> ReferenceModel:
+        """The given network."""
+        return self.reader.reference
+
+    @property
+    def device(self) -> torch.device:
+        """Where samples are scored."""
+        return self.reader.device
+
+    def __call__(self, seen: Seen) -> np.ndarray:
+        sane: np.ndarray = np.all(seen.largest <= self.bounds, axis=1)
+        scores = np.full(len(sane), -np.inf)
+        if sane.any():
+            found = self.score(seen[sane])
+            scores[sane] = np.where(np.isnan(found), -np.inf, found)
+        return scores
+
+
+@documented(DETECTOR._replace(attributes={}))
+class Thresholded(OutlierMixin):
+    """Report samples as outliers whose score is below the fitted threshold."""
+
+    fit: Callable[..., Any]
+    score_samples: Callable[[Any], np.ndarray]
+    offset_: float
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Return the score of each sample minus the threshold.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            ``score_samples(X) - offset_``; negative for outliers.
+        """
+        return self.score_samples(X) - self.offset_
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Predict which samples are outliers.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            -1 for outliers, 1 for others.
+        """
+        found = np.where(self.decision_function(X) < 0, -1, 1)
+        self._warn_about_threshold()
+        return found
+
+    def _warn_about_threshold(self) -> None:
+        """Warn if far more known samples may be flagged than were asked for."""
+
+    def fit_predict(self, X: Any, y: Any = None, **fit_params: Any) -> np.ndarray:
+        """Fit, and predict which training samples are outliers.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            -1 for outliers, 1 for others.
+        """
+        return self.fit(X, y, **fit_params).predict(X)
+
+
+def cross_fitted(learn: Callable[[Known], Score], known: Known) -> np.ndarray:
+    """Return scores of enough training samples, each learnt from other ones if there are ten."""
+    n_samples = len(known.target)
+    if n_samples < 2 * _FOLDS:
+        return learn(known)(known.seen)
+    fold = np.empty(n_samples, int)
+    shuffled = np.random.default_rng(0).permutation(n_samples)
+    n_folds = max(_FOLDS, n_samples // _ENOUGH_SAMPLES)
+    # Sorted by class first: each fold has its share of every class.
+    fold[np.lexsort((shuffled, known.target))] = np.arange(n_samples) % n_folds
+    found = np.empty(0)
+    for number in range(_FOLDS):
+        out = fold == number
+        found = np.append(found, learn(known[~out])(known.seen[out]))
+        if len(found) >= _ENOUGH_SAMPLES:
+            break
+    return found
+
+
+def threshold(known: np.ndarray, contamination: float) -> float:
+    """Return the score below which a share of known samples lies."""
+    is_finite = np.isfinite(known)
+    floor = known[is_finite].min() if is_finite.any() else 0.0
+    return float(np.quantile(np.where(is_finite, known, floor - 1), contamination))
+
+
+def risk_of(seen: Seen) -> np.ndarray:
+    """Return 1 - max p of the network for each sample."""
+    with np.errstate(invalid="ignore"):
+        return 1 - softmax(seen.logits, axis=1).max(axis=1)
