@@ -133,7 +133,9 @@ class ModelKeeper:
         """Replace what is kept of some searches."""
         places = which.nonzero()[:, 0]
         kept = number[places]
-        for name, value in free(places).items():
+        found = free(places)
+        for name in self.free:
+            value = found[name]
             self.free[name].index_copy_(0, kept, value.detach().to(self.free[name]))
         self.prediction = self.prediction.replaced(number, which, prediction)
         self.cost.index_copy_(0, kept, cost[places].to(self.cost))

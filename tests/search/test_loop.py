@@ -34,8 +34,6 @@ from .slow_search import SlowQUAM
 SHORT = {"n_steps": 12, "penalty_every": 4, "learning_rate": 0.02, "tol": 0.0, "random_state": 0}
 LABELS_WITH_NOISE = ((LABELS > 0) ^ (np.arange(len(X)) % 5 == 0)).astype(int)
 WEIGHTS = np.random.default_rng(1).uniform(0.1, 3.0, size=len(X))
-TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-3}
-each_dtype = pytest.mark.parametrize("dtype", TOLERANCE, ids=["float64", "float32"])
 each_setting = pytest.mark.parametrize("setting", ["given", "expected"])
 
 
@@ -131,32 +129,19 @@ UNTARGETED = {
 CLASSIFIERS = {
     "all": Case(dense, "matmul"),
     "last layer": Case(dense, "matmul", parameters="last_layer"),
-    "bias": Case(dense, "matmul", parameters="bias"),
     "convolutional": Case(convolutional, "vmap", data=IMAGES),
-    "convolutional, last layer": Case(
-        convolutional, "matmul", data=IMAGES, parameters="last_layer"
-    ),
     "control flow": Case(Branching, "loop", batch_size=10),
     "tied": Case(Tied, "vmap"),
-    "tied chain": Case(tied, "matmul"),
-    "tied weight": Case(tied, "matmul", parameters=["0.weight", "4.bias"]),
+    "tied chain": Case(tied, "vmap"),
     "deep": Case(deep, "matmul", learning_rate=0.005),
     "middle of a deep one": Case(deep, "matmul", parameters=["2.*", "4.weight"], n_epochs=10),
     "low rank": Case(dense, "matmul", parameters=LoRA(rank=2)),
-    "weight decay": Case(dense, "matmul", weight_decay=0.3),
-    "bounded change": Case(dense, "matmul", max_change=0.3),
-    "bounded last layer": Case(dense, "matmul", max_change=0.1, parameters="last_layer"),
+    "bounded change": Case(dense, "matmul", max_change=0.3, weight_decay=0.3),
     "two targets": Case(dense, "matmul", targets=2),
-    "steps by layer": Case(dense, "matmul", learning_rate="by_layer"),
     "steps by layer, one layer": Case(
         dense, "matmul", learning_rate="by_layer", parameters="last_layer"
     ),
-    "steps by layer, biases": Case(dense, "matmul", learning_rate="by_layer", parameters="bias"),
     "untargeted": Case(dense, "matmul", **UNTARGETED, n_epochs=5),
-    "untargeted last layer": Case(
-        dense, "matmul", **UNTARGETED, parameters="last_layer", max_change=0.5, n_epochs=8
-    ),
-    "untargeted low rank": Case(dense, "matmul", **UNTARGETED, parameters=LoRA(rank=2), n_epochs=8),
     # Algorithm 1 of the paper: the most divergent model that is within the slack.
     "untargeted best": Case(
         dense, "matmul", **UNTARGETED, sampling="best", slack=0.3, temperature=1.0, n_epochs=5
@@ -164,23 +149,16 @@ CLASSIFIERS = {
     "sample weights": Case(dense, "matmul", weight=WEIGHTS),
     "small batches": Case(dense, "matmul", batch_size=7),
     "one logit": Case(dense, "matmul", 1, y=LABELS > 0, link="binary_logit"),
-    "early stop": Case(dense, "matmul", tol=0.02, slack=0.5, n_steps=30, learning_rate_decay=2.5),
     "early stop, small batches": Case(
         dense, "matmul", tol=0.02, slack=0.5, n_steps=30, learning_rate_decay=2.5, batch_size=10
     ),
-    "best": Case(dense, "matmul", sampling="best", slack=0.1),
     "best with weights": Case(dense, "matmul", sampling="best", slack=0.1, weight=WEIGHTS),
 }
 REGRESSORS = {
     "all": Case(dense, "matmul", 1, y=TARGET),
-    "last layer": Case(dense, "matmul", 1, y=TARGET, parameters="last_layer"),
-    "control flow": Case(Branching, "loop", 1, y=TARGET, batch_size=10),
     "two outputs": Case(dense, "matmul", 2, y=TWO_TARGETS),
     "mean and variance": Case(MeanAndVariance, "vmap", y=TARGET),
     "sample weights": Case(dense, "matmul", 1, y=TARGET, weight=WEIGHTS, weight_decay=0.1),
-    "early stop": Case(
-        dense, "matmul", 1, y=TARGET, tol=0.05, slack=0.5, n_steps=30, learning_rate_decay=2.5
-    ),
     "early stop, small batches": Case(
         dense,
         "matmul",
@@ -197,46 +175,40 @@ REGRESSORS = {
     ),
     "trajectory": Case(dense, "matmul", 2, y=TWO_TARGETS, sampling="trajectory"),
     "untargeted": Case(dense, "matmul", 2, y=TWO_TARGETS, targets="untargeted"),
-    "untargeted trajectory": Case(
-        dense, "matmul", 1, y=TARGET, targets="untargeted", sampling="trajectory"
-    ),
 }
 
 
-@pytest.mark.slow
-@each_dtype
+SETTINGS = {"setting": "given"}, {"setting": "expected"}
+
+
 @pytest.mark.parametrize("case", CLASSIFIERS.values(), ids=list(CLASSIFIERS))
-def test_classifier_is_the_plain_loop(case, dtype):
-    settings = {"setting": "given"}, {"setting": "expected"}
-    case.compare(QUAMClassifier, dtype, *settings, rtol=TOLERANCE[dtype])
+def test_classifier_is_the_plain_loop(case):
+    slow = case.compare(QUAMClassifier, torch.float64, *SETTINGS, rtol=1e-8)
+    if case.options.get("tol"):
+        n_steps = [steps for found in slow.found.values() for steps in found.n_steps]
+        assert min(n_steps) < max(n_steps)
 
 
-@pytest.mark.slow
-@each_dtype
+@pytest.mark.parametrize("name", ["all", "convolutional", "low rank"])
+def test_single_precision_is_the_plain_loop(name):
+    CLASSIFIERS[name].compare(QUAMClassifier, torch.float32, *SETTINGS, rtol=1e-3)
+
+
 @pytest.mark.parametrize("case", REGRESSORS.values(), ids=list(REGRESSORS))
-def test_regressor_is_the_plain_loop(case, dtype):
+def test_regressor_is_the_plain_loop(case):
     measures = (
         {"setting": "given", "measure": "entropy"},
         {"setting": "given", "measure": "variance"},
         {"setting": "expected", "measure": "variance"},
     )
-    case.compare(QUAMRegressor, dtype, *measures, rtol=TOLERANCE[dtype])
+    case.compare(QUAMRegressor, torch.float64, *measures, rtol=1e-8)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["all", "two outputs", "mean and variance"])
+@pytest.mark.parametrize("name", ["two outputs", "mean and variance"])
 def test_regressor_mixture_entropy_is_the_plain_loop(name):
     # Quadrature against quadrature: nothing is merged in a short search.
     options = {"setting": "expected", "measure": "entropy"}
     REGRESSORS[name].compare(QUAMRegressor, torch.float64, options, rtol=1e-4)
-
-
-def test_the_loop_that_stops_early_is_compared_where_it_does():
-    slow = CLASSIFIERS["early stop"].compare(
-        QUAMClassifier, torch.float64, {"setting": "given"}, rtol=1e-8
-    )
-    n_steps = [steps for found in slow.found.values() for steps in found.n_steps]
-    assert min(n_steps) < max(n_steps)
 
 
 @each_setting
@@ -275,37 +247,34 @@ def bad_row(build, *args):
 
 # A module, and arguments with which its bad row diverges.
 DIVERGING = {
-    "overflow": (exponential, {}),
-    "overflow, average prediction": (exponential, {"setting": "expected"}),
-    "overflow, two targets": (exponential, {"targets": 2}),
-    "overflow, first layer": (exponential, {"parameters": ["0.*"]}),
-    "overflow, one by one": (exponential, {"memory_limit": "26KB"}),
-    "overflow, early stop": (exponential, {"tol": 0.05, "slack": 1.0}),
-    "overflow, small batches": (exponential, {"batch_size": 10, "tol": 0.05, "slack": 1.0}),
-    "overflow, best": (exponential, {"sampling": "best", "setting": "expected"}),
-    "overflow, gaussian": (exponential, {"sampling": "gaussian"}),
-    "overflow, bounded": (exponential, {"max_change": 1.0}),
-    "overflow, low rank": (exponential, {"parameters": "lora"}),
+    "all targets": {},
+    "two targets": {"targets": 2, "setting": "expected"},
+    "one by one": {"memory_limit": "26KB"},
+    "early stop": {"batch_size": 10, "tol": 0.05, "slack": 1.0},
+    "best": {"sampling": "best", "setting": "expected"},
+    "gaussian": {"sampling": "gaussian"},
+    "low rank": {"parameters": "lora", "max_change": 1.0},
 }
-each_divergence = pytest.mark.parametrize(
-    ("build", "options"), DIVERGING.values(), ids=list(DIVERGING)
-)
 
 
 @pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.BeyondRangeWarning")
-@each_divergence
-def test_a_diverging_row_does_not_touch_the_others(build, options):
-    est = quam(QUAMClassifier, seeded(build), **{**SHORT, "learning_rate": 0.05, **options})
+@pytest.mark.parametrize("options", DIVERGING.values(), ids=list(DIVERGING))
+def test_a_diverging_sample_ends_and_does_not_touch_the_others(options):
+    est = quam(QUAMClassifier, seeded(exponential), **{**SHORT, "learning_rate": 0.05, **options})
     est.fit(X, LABELS)
     rows, poisoned = X_NEW[:6].copy(), X_NEW[:6].copy()
-    poisoned[2] = bad_row(build)
+    poisoned[2] = bad_row(exponential)
     others = np.arange(6) != 2
     clean, clean_diagnostics = est.predict_uncertainty(rows, return_diagnostics=True)
     u, diagnostics = est.predict_uncertainty(poisoned, return_diagnostics=True)
     assert clean_diagnostics.n_diverged.sum() == 0
     assert (diagnostics.n_diverged > 0).tolist() == [False, False, True, False, False, False]
+    n_targets = options.get("targets", 3)
+    assert diagnostics.n_diverged[2] <= n_targets
+    assert diagnostics.n_steps[2] < n_targets * SHORT["n_steps"]
+    assert diagnostics.effective_sample_size[2] >= 1
     for found, expected in zip(u, clean, strict=True):
-        # How many rows are searched together may show in the last digits.
+        # How many samples are searched together may show in the last digits.
         np.testing.assert_allclose(found[others], expected[others], rtol=1e-6)
         assert np.isfinite(found).all()
     for field in fields(diagnostics):
@@ -314,18 +283,6 @@ def test_a_diverging_row_does_not_touch_the_others(build, options):
             np.testing.assert_allclose(found[others], expected[others], rtol=1e-6)
         else:
             np.testing.assert_array_equal(found[others], expected[others])
-
-
-@pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.BeyondRangeWarning")
-@each_divergence
-def test_a_diverged_search_spends_no_more_steps(build, options):
-    est = quam(QUAMClassifier, seeded(build), **{**SHORT, "learning_rate": 0.05, **options})
-    est.fit(X, LABELS)
-    _, diagnostics = est.predict_uncertainty(bad_row(build)[None], return_diagnostics=True)
-    n_targets = options.get("targets", 3)
-    assert 0 < diagnostics.n_diverged[0] <= n_targets
-    assert diagnostics.n_steps[0] < n_targets * SHORT["n_steps"]
-    assert diagnostics.effective_sample_size[0] >= 1
 
 
 def logarithmic():
@@ -395,7 +352,7 @@ def test_a_row_that_the_given_network_fails_on_is_infinitely_uncertain(setting):
     rows[1] = 1e6
     u, diagnostics = est.predict_uncertainty(rows, return_diagnostics=True)
     for found, expected in zip(u, clean, strict=True):
-        np.testing.assert_array_equal(found[[0, 2, 3]], expected[[0, 2, 3]])
+        np.testing.assert_allclose(found[[0, 2, 3]], expected[[0, 2, 3]], rtol=1e-6)
     assert u.epistemic[1] == u.total[1] == 1e300
     assert np.isfinite(u.aleatoric[1])
     assert diagnostics.n_diverged.tolist() == [0, 1, 0, 0]
@@ -412,31 +369,7 @@ def test_a_temperature_may_be_too_small_for_single_precision(sampling):
     np.testing.assert_array_equal(found[2], found[0])
 
 
-# -- bounds --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("parameters", ["all", "last_layer"])
-@pytest.mark.parametrize("build", [dense, Branching, Residual])
-def test_no_model_changes_more_than_allowed(build, parameters):
-    module = seeded(build).double()
-    options = {**SHORT, "max_change": 0.05, "slack": 1e9, "parameters": parameters}
-    est = quam(QUAMClassifier, module, **options).fit(X, LABELS)
-    named = dict(module.named_parameters())
-    for model in est.adversarial_models(X_NEW[:1])[0]:
-        changes = [(model["state_dict"][n] - p).detach().nan_to_num() for n, p in named.items()]
-        size = float(torch.stack([change.square().sum() for change in changes]).sum().sqrt())
-        np.testing.assert_allclose(size, 0.05, rtol=1e-6)
-
-
 # -- early stop ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("targets", ["all", 2, "untargeted"])
-def test_without_tolerance_all_steps_are_spent(targets):
-    est = quam(QUAMClassifier, seeded(dense), **SHORT, targets=targets).fit(X, LABELS)
-    _, diagnostics = est.predict_uncertainty(X_NEW[:5], return_diagnostics=True)
-    n_targets = {"all": 3, "untargeted": 1}.get(targets, targets)
-    assert (diagnostics.n_steps == n_targets * SHORT["n_steps"]).all()
 
 
 @pytest.mark.parametrize(("tol", "n_steps"), [(10.0, 8), (0.0, 40)])
@@ -460,8 +393,7 @@ def test_a_search_that_does_not_explain_the_data_goes_on():
 STOPPING = {**SHORT, "n_steps": 40, "learning_rate_decay": 2.0, "slack": 0.05}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("sampling", ["trajectory", "best", "gaussian"])
+@pytest.mark.parametrize("sampling", ["trajectory", "gaussian"])
 def test_a_row_does_not_depend_on_which_others_stopped(sampling):
     module = seeded(dense, dtype=torch.float64)
     options = {**STOPPING, "tol": 0.01, "sampling": sampling}
@@ -478,21 +410,12 @@ def test_a_row_does_not_depend_on_which_others_stopped(sampling):
         np.testing.assert_allclose(part[0].epistemic, together[0].epistemic[chosen], rtol=1e-9)
 
 
-def test_early_stops_hardly_change_the_answer():
-    module = seeded(dense, dtype=torch.float64)
-    options = {**STOPPING, "tol": 3e-3, "learning_rate_decay": 4.0}
-    stopped = quam(QUAMClassifier, module, **options).fit(X, LABELS)
-    u, diagnostics = stopped.predict_uncertainty(X_NEW, return_diagnostics=True)
-    full = quam(QUAMClassifier, module, **{**options, "tol": 0.0}).fit(X, LABELS)
-    assert diagnostics.n_steps.mean() < 0.6 * 3 * options["n_steps"]
-    np.testing.assert_allclose(u.epistemic, full.predict_uncertainty(X_NEW).epistemic, rtol=0.02)
-
-
 # -- what must not change ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("parameters", ["all", "last_layer", "lora"])
-@pytest.mark.parametrize("build", [dense, Branching, Residual])
+@pytest.mark.parametrize(
+    ("build", "parameters"), [(dense, "lora"), (Branching, "all"), (Residual, "last_layer")]
+)
 def test_the_given_module_stays_bit_identical(build, parameters):
     module = seeded(build).train()
     next(module.parameters()).requires_grad_(False)

@@ -76,8 +76,7 @@ def record(monkeypatch):
 
 
 @pytest.mark.parametrize("setting", ["given", "expected"])
-@pytest.mark.parametrize("temperature", [1e-3, 0.1, 10.0, "auto"])
-@pytest.mark.parametrize("tol", [0.0, 0.05])
+@pytest.mark.parametrize(("temperature", "tol"), [(1e-3, 0.0), ("auto", 0.05)])
 def test_streamed_estimate_is_the_sum_over_recorded_visits(
     classifier, monkeypatch, setting, temperature, tol
 ):
@@ -150,12 +149,9 @@ def live_tensor_bytes():
 
 @pytest.mark.slow
 @each_task
-@pytest.mark.parametrize("setting", ["given", "expected"])
-def test_memory_does_not_grow_with_the_steps(
-    kind, n_out, y, setting, monkeypatch, live_tensor_bytes
-):
+def test_memory_does_not_grow_with_the_steps(kind, n_out, y, monkeypatch, live_tensor_bytes):
     early, late = [], []
-    est = quam(kind, trained(n_out, y, 5), setting=setting, **{**SHORT, "n_steps": 140}).fit(X, y)
+    est = quam(kind, trained(n_out, y, 5), **{**SHORT, "n_steps": 140}).fit(X, y)
     sampler = samplers.Trajectory if kind is QUAMClassifier else samplers.Profile
     on_visit = sampler.on_visit
 
@@ -183,23 +179,6 @@ def test_a_profile_of_searches_that_cannot_move_is_the_given_network():
     assert (diagnostics.n_diverged == 0).all()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("temperature", [1e-6, 1e-2, 1.0])
-def test_a_profile_widens_with_the_temperature(temperature):
-    found = [
-        result(quam(QUAMRegressor, trained(1, TARGET), **SHORT, temperature=t), y=TARGET)[
-            0
-        ].epistemic
-        for t in (temperature, 10 * temperature)
-    ]
-    assert (found[0] < found[1]).all()
-
-
-def test_untargeted_searches_have_a_profile():
-    u, _ = result(quam(QUAMRegressor, trained(1, TARGET), **SHORT, targets="untargeted"), y=TARGET)
-    assert (u.epistemic > 0).all()
-
-
 def test_a_classifier_has_no_profile_of_penalty_searches(classifier):
     with pytest.raises(ValueError, match="sampling='profile' of penalty search is for regressors"):
         quam(QUAMClassifier, classifier, **SHORT, sampling="profile").fit(X, LABELS)
@@ -208,10 +187,9 @@ def test_a_classifier_has_no_profile_of_penalty_searches(classifier):
 # -- best and gaussian ---------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @each_task
-@pytest.mark.parametrize("slack", [0.01, 0.3])
-def test_best_averages_the_most_divergent_feasible_models(kind, n_out, y, slack):
+def test_best_averages_the_most_divergent_feasible_models(kind, n_out, y):
+    slack = 0.3
     # At a huge temperature all models count alike: the given one and the best, for each target.
     options = {**SHORT, "slack": slack, "temperature": 1e9, "sampling": "best"}
     est = quam(kind, trained(n_out, y), **options).fit(X, y)
@@ -239,7 +217,6 @@ def test_a_larger_slack_finds_models_at_least_as_divergent(classifier):
     assert np.max(np.diff(divergences, axis=0)) > 0
 
 
-@pytest.mark.slow
 @each_task
 def test_gaussian_without_spread_repeats_the_best_models(kind, n_out, y, monkeypatch):
     monkeypatch.setattr(samplers, "_SPREAD", 0.0)
@@ -298,8 +275,8 @@ def test_gaussian_draws_vary_by_a_quarter_of_the_change_that_was_found(
 
 
 @each_task
-@pytest.mark.parametrize("sampling", ["best", "gaussian"])
-def test_the_given_network_counts_once_for_each_target(kind, n_out, y, sampling, monkeypatch):
+def test_the_given_network_counts_once_for_each_target(kind, n_out, y, monkeypatch):
+    sampling = "gaussian"
     handed = []
     posterior = CategoricalPosterior if kind is QUAMClassifier else GaussianPosterior
     update = posterior.update
@@ -325,20 +302,7 @@ def test_the_given_network_counts_once_for_each_target(kind, n_out, y, sampling,
             and weight[row] > -torch.inf
         ]
         assert same == [0.0] * n_targets
-    per_target = 2 if sampling == "best" else 2 + samplers._N_DRAWS
-    assert len(handed) == n_targets * per_target
-
-
-@each_task
-def test_gaussian_samples_lie_around_the_best_models(kind, n_out, y):
-    found = {}
-    for sampling in ("best", "gaussian"):
-        options = {**SHORT, "slack": 0.2, "temperature": 0.2, "sampling": sampling, "penalty": 6.0}
-        found[sampling], _ = result(quam(kind, trained(n_out, y), **options), y=y)
-    ratio = found["gaussian"].epistemic / found["best"].epistemic
-    assert (ratio > 0.8).all()  # the best models weigh more, with the draws around them
-    assert (ratio < 4).all()
-    assert not np.allclose(ratio, 1, rtol=1e-3)
+    assert len(handed) == n_targets * (2 + samplers._N_DRAWS)
 
 
 @pytest.fixture(scope="module")
@@ -359,17 +323,6 @@ def test_nothing_but_the_given_network_remains_at_the_optimum_without_slack(opti
     assert not diagnostics.feasible.any()
 
 
-def test_the_colder_the_less_epistemic_uncertainty_at_the_optimum(optimum):
-    net, y = optimum
-    options = {**SHORT, "batch_size": 60}
-    epistemic = [
-        result(quam(QUAMClassifier, net, **options, temperature=t), X, y)[0].epistemic
-        for t in (10.0, 0.1, 1e-3, 1e-5)
-    ]
-    assert (np.diff(epistemic, axis=0) < 0).all()
-    assert epistemic[-1].max() < 1e-3 < epistemic[0].max()
-
-
 # -- untargeted ----------------------------------------------------------------------------
 
 
@@ -387,8 +340,7 @@ def test_an_untargeted_search_is_a_single_one(kind, n_out, y):
 # -- all of them ---------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=12)
 @given(
     sampling=st.sampled_from(["trajectory", "best", "gaussian"]),
     setting=st.sampled_from(["given", "expected"]),
@@ -433,9 +385,9 @@ def test_measures_and_diagnostics_are_within_bounds(
 NET = trained(3, LABELS)
 
 
-@each_sampling
-@pytest.mark.parametrize("labels", [np.arange(3), WORDS, np.array([7, 8, 30])], ids=str)
-def test_the_rival_is_another_class_than_the_predicted_one(classifier, sampling, labels):
+@pytest.mark.parametrize("labels", [WORDS, np.array([7, 8, 30])], ids=str)
+def test_the_rival_is_another_class_than_the_predicted_one(classifier, labels):
+    sampling = "best"
     options = {**SHORT, "sampling": sampling, "n_steps": 40, "learning_rate": 0.05}
     est = quam(QUAMClassifier, classifier, **options).fit(X, labels[LABELS])
     _, diagnostics = est.predict_uncertainty(X_NEW, return_diagnostics=True)

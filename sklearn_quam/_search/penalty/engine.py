@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..._network.free import Free
 from ..problem import Problem
-from ..searches import Accumulator, FoundModels, Outcome, Searches, Trace
+from ..searches import Accumulator, FoundModels, ModelKeeper, Outcome, Searches, Trace
 from .adam import PenaltySteps
-from .loop import run_searches
+from .costs import AnswerCosts
+from .loop import Candidates, run_searches
 from .samplers import Profile, Trajectory, Weighing, count_around_best, count_best
-from .watchers import AnswerCosts, BestModels, Bounds, FirstRivals, Measure
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,33 +51,46 @@ class PenaltyEngine:
         """Run searches, and give their models to an accumulator."""
         weigh = Weighing(searches, posterior, self.temperature / problem.n_training_rows)
         answers = AnswerCosts(problem, searches, self.steps.window)
+        visits = run_searches(problem, self.steps, searches)
         if self.sampling in ("trajectory", "profile"):
             is_profile = self.sampling == "profile"
             sampler = Profile(weigh, searches, answers) if is_profile else Trajectory(weigh)
-            self._run(problem, searches, [answers, sampler])
+            for visit in visits:
+                answers.on_visit(visit)
+                sampler.on_visit(visit)
             sampler.finish()
         else:
             is_best = self.sampling == "best"
-            best = self._best(problem, searches, {} if is_best else problem.network.free.start)
-            self._run(problem, searches, [answers, best])
-            models = best.kept.models()
-            count_best(weigh, searches, models)
+            best = ModelKeeper({} if is_best else problem.network.free.start, searches)
+            for visit in visits:
+                answers.on_visit(visit)
+                self._keep_better(problem, searches, best, visit.candidates)
+            count_best(weigh, searches, best)
             if not is_best:
-                count_around_best(weigh, searches, models, problem, self.evaluation)
+                count_around_best(weigh, searches, best, problem, self.evaluation)
         return answers.outcome(problem.n_training_rows)
 
     def outcome(self, problem: Problem, searches: Searches) -> Outcome:
         """Return what the answers of searches cost."""
         answers = AnswerCosts(problem, searches, self.steps.window)
-        self._run(problem, searches, [answers])
+        for visit in run_searches(problem, self.steps, searches):
+            answers.on_visit(visit)
         return answers.outcome(problem.n_training_rows)
 
     def bounds(self, problem: Problem, searches: Searches, slack: float) -> tuple[Tensor, Tensor]:
         """Return bounds of probabilities over the models that cost no more than a slack."""
-        measure = self._measure(problem, searches)
-        bounds = Bounds(searches, slack / problem.n_training_rows, measure)
-        self._run(problem, searches, [bounds])
-        return bounds.lower, bounds.upper
+        lower = upper = searches.original.expected()
+        for visit in run_searches(problem, self.steps, searches):
+            if visit.candidates is not None:
+                number, prediction, free = visit.candidates
+                increase = self._increase(problem, searches, number, free)
+                counts = (increase * problem.n_training_rows <= slack)[:, None]
+                proba = prediction.expected().to(lower)
+                least, most = lower[number], upper[number]
+                least = torch.where(counts, torch.minimum(least, proba), least)
+                most = torch.where(counts, torch.maximum(most, proba), most)
+                lower, upper = lower.index_copy(0, number, least), upper.index_copy(0, number, most)
+        return lower, upper
 
     def trace(self, problem: Problem, searches: Searches) -> Trace:
         """Return every model that searches meet."""
@@ -88,32 +102,47 @@ class PenaltyEngine:
 
     def best_models(self, problem: Problem, searches: Searches) -> FoundModels:
         """Return the most divergent model of each search that explains the training data."""
-        best = self._best(problem, searches, problem.network.free.start)
-        self._run(problem, searches, [best])
-        found = best.kept.models()
-        return replace(found, cost=found.cost * problem.n_training_rows)
+        best = ModelKeeper(problem.network.free.start, searches)
+        for visit in run_searches(problem, self.steps, searches):
+            self._keep_better(problem, searches, best, visit.candidates)
+        best.cost = best.cost * problem.n_training_rows
+        return best.models()
 
     def first_rivals(self, problem: Problem, searches: Searches, close: bool) -> FoundModels:  # noqa: ARG002
         """Return the first model of each search that gives another answer."""
-        rivals = FirstRivals(problem, searches)
-        self._run(problem, searches, [rivals])
-        return rivals.kept.models()
-
-    def _run(self, problem: Problem, searches: Searches, watchers: Sequence[Any]) -> None:
+        targets: Any = problem.targets
+        rivals = ModelKeeper(problem.network.free.start, searches)
         for visit in run_searches(problem, self.steps, searches):
-            for watcher in watchers:
-                watcher.on_visit(visit)
+            if visit.candidates is not None:
+                number, prediction, free = visit.candidates
+                original, target = searches.original[number], searches.target[number]
+                score = targets.score(prediction, original, target)
+                first = (score >= targets.level) & ~rivals.found[number]
+                nothing = torch.zeros_like(score)
+                rivals.take(number, first, prediction, nothing, nothing, partial(_at, free))
+        return rivals.models()
 
-    def _best(self, problem: Problem, searches: Searches, start: Free) -> BestModels:
-        slack = self.slack / problem.n_training_rows
-        return BestModels(start, searches, slack, self._measure(problem, searches))
+    def _increase(self, problem: Problem, searches: Searches, number: Tensor, free: Free) -> Tensor:
+        """Return the increase of the mean loss of models on the evaluation samples."""
+        query = tuple(part[number] for part in searches.queries)
+        return problem.at_query_and_increase(free, query, self.evaluation)[1]
 
-    def _measure(self, problem: Problem, searches: Searches) -> Measure:
-        """Return a function that measures models of searches on the evaluation samples."""
-        queries = searches.queries
+    def _keep_better(
+        self,
+        problem: Problem,
+        searches: Searches,
+        best: ModelKeeper,
+        candidates: Candidates | None,
+    ) -> None:
+        """Keep feasible models that are more divergent than those before; costs in mean loss."""
+        if candidates is not None:
+            number, prediction, free = candidates
+            increase = self._increase(problem, searches, number, free)
+            divergence = searches.original[number].kl(prediction)
+            better = increase <= self.slack / problem.n_training_rows
+            better &= divergence > best.divergence[number]
+            best.take(number, better, prediction, increase, divergence, partial(_at, free))
 
-        def measure(number: Tensor, free: Free) -> Tensor:
-            query = tuple(part[number] for part in queries)
-            return problem.at_query_and_increase(free, query, self.evaluation)[1]
 
-        return measure
+def _at(free: Free, index: Tensor) -> Free:
+    return {name: value[index] for name, value in free.items()}

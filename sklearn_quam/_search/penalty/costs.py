@@ -1,23 +1,18 @@
-"""What is read off penalty searches: costs of answers, bounds, and single models."""
+"""Costs of answers, read off penalty searches."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..._network.free import Free
 from ..problem import Problem
-from ..searches import ModelKeeper, Outcome, Searches
+from ..searches import Outcome, Searches
 from .loop import Visit
 
 # Distances that are no rounding, in log-odds or standard deviations.
 _SHORTEST = 0.01
-
-# Returns the increase of the mean training loss of models, given numbers of searches and models.
-Measure = Callable[[Tensor, Free], Tensor]
 
 
 class AnswerCosts:
@@ -74,66 +69,3 @@ class AnswerCosts:
         if self._targets.continues:
             cost = torch.where(torch.isinf(cost), self._continued, cost)
         return Outcome(cost * n_training_rows, self._rival, self._n_steps, self._diverged)
-
-
-class Bounds:
-    """The smallest and largest probability of each class among the models within a slack."""
-
-    def __init__(self, searches: Searches, slack: float, measure: Measure) -> None:
-        self._slack, self._measure = slack, measure
-        self.lower = self.upper = searches.original.expected()
-
-    def on_visit(self, visit: Visit) -> None:
-        """Widen the bounds of searches whose candidate is cheap enough."""
-        if visit.candidates is None:
-            return
-        number, prediction, free = visit.candidates
-        proba = prediction.expected().to(self.lower)
-        counts = (self._measure(number, free) <= self._slack)[:, None]
-        lower, upper = self.lower[number], self.upper[number]
-        least = torch.where(counts, torch.minimum(lower, proba), lower)
-        most = torch.where(counts, torch.maximum(upper, proba), upper)
-        self.lower = self.lower.index_copy(0, number, least)
-        self.upper = self.upper.index_copy(0, number, most)
-
-
-class BestModels:
-    """Keeps the most divergent candidate of each search within a slack of the mean loss."""
-
-    def __init__(self, start: Free, searches: Searches, slack: float, measure: Measure) -> None:
-        self._original, self._slack, self._measure = searches.original, slack, measure
-        self.kept = ModelKeeper(start, searches)
-
-    def on_visit(self, visit: Visit) -> None:
-        """Measure the candidates."""
-        if visit.candidates is None:
-            return
-        number, prediction, free = visit.candidates
-        increase = self._measure(number, free)
-        divergence = self._original[number].kl(prediction)
-        better = (increase <= self._slack) & (divergence > self.kept.divergence[number])
-        free = {name: free[name] for name in self.kept.free}
-        self.kept.take(number, better, prediction, increase, divergence, lambda i: _at(free, i))
-
-
-class FirstRivals:
-    """Keeps the first candidate of each search that gives another answer."""
-
-    def __init__(self, problem: Problem, searches: Searches) -> None:
-        self._targets: Any = problem.targets
-        self._original, self._target = searches.original, searches.target
-        self.kept = ModelKeeper(problem.network.free.start, searches)
-
-    def on_visit(self, visit: Visit) -> None:
-        """Keep the models that have just come there."""
-        if visit.candidates is None:
-            return
-        number, prediction, free = visit.candidates
-        score = self._targets.score(prediction, self._original[number], self._target[number])
-        first = (score >= self._targets.level) & ~self.kept.found[number]
-        nothing = torch.zeros_like(score)
-        self.kept.take(number, first, prediction, nothing, nothing, lambda i: _at(free, i))
-
-
-def _at(free: Free, index: Tensor) -> Free:
-    return {name: value[index] for name, value in free.items()}
