@@ -17,13 +17,6 @@ class WeightedMean:
 
     Weights are given as logarithms of any scale: a running maximum keeps the sums finite, and
     the normalisation happens when a mean is read.
-
-    Parameters
-    ----------
-    n_rows : int
-        Rows whose means are kept side by side.
-    device : torch.device
-        Where the sums live.
     """
 
     def __init__(self, n_rows: int, device: torch.device) -> None:
@@ -37,13 +30,7 @@ class WeightedMean:
         self._error_sums: dict[str, tuple[Tensor, Tensor]] = {}
 
     def add_weights(self, log_weights: Tensor) -> None:
-        """Begin a batch of samples; `add` then takes their statistics.
-
-        Parameters
-        ----------
-        log_weights : Tensor of shape (n_models, n_rows)
-            Logarithms of the unnormalised weights; -inf leaves a sample out.
-        """
+        """Begin a batch of samples; `add` then takes their statistics."""
         log_weights = log_weights.to(self._max.dtype)
         new_max = torch.maximum(self._max, log_weights.amax(dim=0))
         # Rows without any weight so far keep the reference point at zero: -inf - -inf is NaN.
@@ -55,18 +42,7 @@ class WeightedMean:
         self._squared_weight = self._decay**2 * self._squared_weight + (self._batch**2).sum(dim=0)
 
     def add(self, name: str, value: Tensor, *, error: bool = False) -> None:
-        """Add a statistic of the current batch.
-
-        Parameters
-        ----------
-        name : str
-            What to call the statistic; to be added for every batch.
-        value : Tensor of shape (n_models, n_rows, ...)
-            Its values.
-        error : bool, default=False
-            Whether the standard error of its mean, or of a combination of the means of a vector
-            (n_models, n_rows, n_features), is wanted.
-        """
+        """Add a statistic of the current batch."""
         value = value.to(self._max.dtype)
         self._sums[name] = _add(self._sums.get(name), self._decay, self._batch, value)
         if error:
@@ -85,20 +61,7 @@ class WeightedMean:
         return total / self._weight.reshape(-1, *[1] * (total.ndim - 1))
 
     def standard_error(self, name: str, coefficients: Tensor | None = None) -> Tensor:
-        """Return the standard error of a weighted mean, from the spread of the samples.
-
-        Parameters
-        ----------
-        name : str
-            What the statistic is called.
-        coefficients : Tensor of shape (n_rows, n_features), default=None
-            For a vector: the combination of its features that is meant.
-
-        Returns
-        -------
-        Tensor of shape (n_rows,)
-            Standard errors.
-        """
+        """Return the standard error of a weighted mean, from the spread of the samples."""
         mean = self.mean(name)
         first, second = self._error_sums[name]
         if coefficients is not None:
@@ -137,17 +100,6 @@ def split_r_hat(draws: Tensor) -> Tensor:
     """Return how much Markov chains disagree: close to 1 once they have converged.
 
     Each chain is cut into halves, so that a chain that still drifts disagrees with itself.
-
-    Parameters
-    ----------
-    draws : Tensor of shape (n_chains, n_draws, ...)
-        Values of some quantities along the chains, at least four draws.
-
-    Returns
-    -------
-    Tensor of shape (...)
-        Square root of the pooled variance over the variance within the half chains; 1 where
-        nothing varies but for rounding.
     """
     half = draws.shape[1] // 2
     halves = torch.cat([draws[:, :half], draws[:, -half:]])
@@ -163,16 +115,6 @@ def chain_effective_sample_size(draws: Tensor) -> Tensor:
 
     Autocorrelations of all chains are added up as long as the sums of neighbours are positive and
     falling (Geyer's initial monotone sequence).
-
-    Parameters
-    ----------
-    draws : Tensor of shape (n_chains, n_draws, ...)
-        Values of some quantities along the chains, at least four draws.
-
-    Returns
-    -------
-    Tensor of shape (...)
-        Between 1 and the number of draws.
     """
     n_chains, n_draws = draws.shape[:2]
     centred = draws - draws.mean(dim=1, keepdim=True)

@@ -147,8 +147,8 @@ class FittedMethod(Generic[AnyModels]):
         setting, has_error = question.setting, issubclass(self.diagnostics, Diagnostics)
         posterior = make_posterior(
             original,
+            setting,
             question.measure,
-            setting=setting,
             predictive=question.predictive,
             standard_error=has_error,
         )
@@ -157,15 +157,16 @@ class FittedMethod(Generic[AnyModels]):
         columns["n_diverged"] = posterior.n_diverged() + found.get("n_diverged", 0)
         columns["error"] = np.full(len(original), None)
         if has_error and "standard_error" not in found:
-            columns["standard_error"] = posterior.standard_error(setting)
+            columns["standard_error"] = posterior.standard_error()
+        predicted = posterior.given if question.given_predicts else posterior.prediction()
         results = RowResults(
-            posterior.prediction("given" if question.given_predicts else setting).to_array(),
-            posterior.uncertainty(setting),
+            predicted.to_array(),
+            posterior.uncertainty(),
             self.diagnostics(**columns),
-            posterior.variance(setting),
+            posterior.variance(),
             posterior.predictive() if question.predictive else None,
         )
-        agree = posterior.all_agree(setting)
+        agree = posterior.all_agree()
         return results, self.known.saturated(results, agree, original, setting, question.measure)
 
     def _beyond(self, prediction: Prediction, question: Question) -> RowResults:

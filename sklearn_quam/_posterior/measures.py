@@ -23,8 +23,6 @@ _PANEL_NODES = 8
 # Widest panels of a component, in its standard deviations: next to it, and further out.
 _INNER_WIDTH, _OUTER_WIDTH = 2.0, 5.0
 _ROUNDING_OF_WIDTHS = 1e-9
-# Mixtures with up to so many panels are worth treating alike.
-_FEW_PANELS = 16
 # Halvings of what brackets a quantile, and what it is known to, relative to its size.
 _MAX_HALVINGS = 200
 _PRECISION = 1e-13
@@ -114,18 +112,6 @@ def gaussian_mixture_entropy(
     Every component contributes panel edges at its own scale, so that narrow and wide components
     are resolved alike. Panels are joined as far as each component allows, so that components that
     lie close together share them; Gauss-Legendre nodes are laid in each panel.
-
-    Parameters
-    ----------
-    mean, variance, log_weights : Tensor of shape (n_components, n_mixtures)
-        The components of each mixture; weights need not be normalised.
-    max_elements : int, default=2**22
-        Bounds the memory: largest number of density values held at once.
-
-    Returns
-    -------
-    Tensor of shape (n_mixtures,)
-        Entropies in nats.
     """
     n_components, n_mixtures = mean.shape
     log_w = torch.log_softmax(log_weights.T, dim=-1)
@@ -140,22 +126,11 @@ def gaussian_mixture_entropy(
         # Mixtures that need about as many panels go together.
         n_panels = (edges.diff(dim=-1) > 0).sum(dim=-1)
         order = n_panels.argsort()
-        ends = n_panels[order].tolist()
-        first = 0
-        while first < len(order):
-            last = first + 1
-            limit = max(2 * ends[first], _FEW_PANELS)
-            while (
-                last < len(order)
-                and ends[last] <= limit
-                and (last + 1 - first) * ends[last] * _PANEL_NODES * n_components <= max_elements
-            ):
-                last += 1
-            some = order[first:last]
-            panels = edges[some, : ends[last - 1] + 1]
+        size = max(1, max_elements // (int(n_panels.max()) * _PANEL_NODES * n_components))
+        for some in order.split(size):
+            panels = edges[some, : int(n_panels[some[-1]]) + 1]
             columns = (values[part][some] for values in (mu, scale, log_w))
             entropies[start + some] = _integrated_entropy(panels, *columns)
-            first = last
     return entropies
 
 
@@ -207,18 +182,6 @@ def merge_components(
 
     Neighbours of similar scale and mean are replaced by one component of the same weight, mean
     and variance, those first that change the density the least.
-
-    Parameters
-    ----------
-    mean, variance, log_weights : Tensor of shape (n_components, n_mixtures)
-        The components.
-    limit : int
-        How many to keep at most.
-
-    Returns
-    -------
-    tuple of Tensor
-        Means, variances and log weights of the remaining components.
     """
     while len(mean) > limit:
         mean, variance, log_weights = _merge_some(mean, variance, log_weights, limit)
@@ -257,21 +220,7 @@ def _merge_some(
 
 
 def mixture_quantiles(mixture: np.ndarray, score: np.ndarray) -> np.ndarray:
-    """Return quantiles of one-dimensional Gaussian mixtures, by bisection.
-
-    Parameters
-    ----------
-    mixture : ndarray of shape (n_rows, n_outputs, n_components, 3)
-        Weight, mean and standard deviation of each component; weights sum to one.
-    score : ndarray of shape (n_outputs,)
-        Which quantile, as that of a standard normal: -1.64 is that of 5 %. So far out as nobody
-        could write it as a share, it still has all its digits.
-
-    Returns
-    -------
-    ndarray of shape (n_rows, n_outputs)
-        The quantiles: minus infinity or infinity where the score is.
-    """
+    """Return quantiles of one-dimensional Gaussian mixtures, by bisection."""
     weight, mean, scale = np.moveaxis(mixture, -1, 0)
     # The upper tail is the lower one of the mirror image, where small shares have their digits.
     side = np.where(score > 0, -1.0, 1.0)
@@ -312,18 +261,6 @@ def mixture_scores(mixture: np.ndarray, value: np.ndarray) -> np.ndarray:
 
     Of a single Gaussian it is the distance from the mean in standard deviations. It is the inverse
     of `mixture_quantiles`.
-
-    Parameters
-    ----------
-    mixture : ndarray of shape (n_rows, n_outputs, n_components, 3)
-        Weight, mean and standard deviation of each component; weights sum to one.
-    value : ndarray of shape (n_rows, n_outputs)
-        The values.
-
-    Returns
-    -------
-    ndarray of shape (n_rows, n_outputs)
-        Scores: zero at the median.
     """
     weight, mean, scale = np.moveaxis(mixture, -1, 0)
     below = _log_share_below(weight, mean, scale, value)

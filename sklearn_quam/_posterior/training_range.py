@@ -200,15 +200,15 @@ def results_beyond_range(
     prediction: Prediction, measure: str, diagnostics: KindOfDiagnostics, predictive: bool = False
 ) -> RowResults:
     """Return an infinite uncertainty around a prediction that is finite."""
-    posterior = make_posterior(prediction, measure, setting="given", standard_error=False)
+    posterior = make_posterior(prediction, "given", measure, standard_error=False)
     posterior.update(prediction[None])
-    aleatoric = posterior.uncertainty("given").aleatoric.clip(-INFINITE, INFINITE)
+    aleatoric = posterior.uncertainty().aleatoric.clip(-INFINITE, INFINITE)
     infinite = np.full_like(aleatoric, INFINITE)
     return RowResults(
         prediction.to_array(),
         Uncertainty(aleatoric, infinite, infinite.copy()),
         diagnostics._beyond_range(len(aleatoric)),
-        np.full_like(posterior.variance("given"), INFINITE),
+        np.full_like(posterior.variance(), INFINITE),
         _widest(prediction) if predictive else None,
     )
 

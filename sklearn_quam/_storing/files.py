@@ -44,17 +44,7 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
 def write(file: BinaryIO, header: Any, arrays: Arrays) -> None:
-    """Write arrays and plain values.
-
-    Parameters
-    ----------
-    file : file object
-        Opened for binary writing.
-    header : object
-        What json can hold.
-    arrays : dict of Tensor
-        Of any type that is listed here.
-    """
+    """Write arrays and plain values."""
     table, position = {}, 0
     for name, array in arrays.items():
         end = position + array.numel() * array.element_size()
@@ -76,20 +66,7 @@ def write(file: BinaryIO, header: Any, arrays: Arrays) -> None:
 
 
 def read(file: BinaryIO, size: int) -> tuple[Any, Arrays]:
-    """Return the plain values and the arrays of a file, none of them before all was checked.
-
-    Parameters
-    ----------
-    file : file object
-        Opened for binary reading.
-    size : int
-        How many bytes it has.
-
-    Returns
-    -------
-    header, arrays : object and dict of Tensor
-        What was written.
-    """
+    """Return the plain values and the arrays of a file, none of them before all was checked."""
     length = int.from_bytes(file.read(8), "little")
     if not 2 <= length <= min(_MAX_TABLE, size - 8):
         raise UnreadableFileError("it does not begin as files of this package do")
@@ -127,18 +104,7 @@ def read(file: BinaryIO, size: int) -> tuple[Any, Arrays]:
 
 
 def write_file(path: Path, header: Any, arrays: Arrays, beside: Path) -> None:
-    """Write a file beside its place, and move it there when it is complete.
-
-    Parameters
-    ----------
-    path : Path
-        The place.
-    header, arrays : object and dict of Tensor
-        See `write`.
-    beside : Path
-        Where to write. Whatever is there is written over: who was killed left it behind, or writes
-        the same at this moment.
-    """
+    """Write a file beside its place, and move it there when it is complete."""
     # Not emptied first: somebody else may be about to move it.
     with open(os.open(beside, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0)), "wb") as file:
         write(file, header, arrays)

@@ -2,7 +2,7 @@
 
 A kind is a type as annotations write it. The fields of a dataclass have the kinds of their
 annotations; other classes declare theirs as ``_stored``; a dict of kinds is a record. What a file
-says is held against these: no class, function or attribute is looked up by a name from a file.
+holds is compared with these: no class, function or attribute is looked up by a name from a file.
 """
 
 from __future__ import annotations
@@ -31,46 +31,24 @@ _SCALARS: dict[Any, Any] = {
     str: str,
     type(None): type(None),
 }
+_SEQUENCES = (list, tuple, torch.Size)
 # Mark arrays that are not on the host, and those whose columns lie side by side in memory: to
 # multiply by the same matrix laid out otherwise gives other last digits.
 _ON_DEVICE, _BY_COLUMNS = "@device", "@columns"
 
 
 class Instead(NamedTuple):
-    """What stands in a file for something that is not stored.
-
-    Parameters
-    ----------
-    kind : object
-        Its kind.
-    of : callable
-        Returns it.
-    back : callable
-        Returns what it stands for.
-    """
+    """What stands in a file for objects of a type: of which kind, and from and to the object."""
 
     kind: Any
     of: Callable[[Any], Any]
     back: Callable[[Any], Any]
 
 
-def write_as(kind: Any, value: Any, instead: dict[type, Instead] | None = None) -> Any:
-    """Return a value as plain values and arrays.
-
-    Parameters
-    ----------
-    kind : object
-        Its kind.
-    value : object
-        The value.
-    instead : dict of Instead, default=None
-        What stands for values of some types.
-
-    Returns
-    -------
-    tree, arrays : object and dict of Tensor
-        The same.
-    """
+def write_as(
+    kind: Any, value: Any, instead: dict[type, Instead] | None = None
+) -> tuple[Any, Arrays]:
+    """Return a value of a kind as plain values and arrays."""
     writer = _Writer(instead or {})
     return writer.write(kind, value, ""), writer.arrays
 
@@ -82,24 +60,7 @@ def read_as(
     instead: dict[type, Instead] | None = None,
     device: torch.device | None = None,
 ) -> Any:
-    """Return what `write_as` was given; all arrays have to be part of it.
-
-    Parameters
-    ----------
-    kind : object
-        What is to be read.
-    tree, arrays : object and dict of Tensor
-        What a file holds.
-    instead : dict of Instead, default=None
-        What stands for values of some types.
-    device : torch.device, default=None
-        Where tensors go; None is the host.
-
-    Returns
-    -------
-    object
-        A value of this kind.
-    """
+    """Return what `write_as` was given; all arrays have to be part of it."""
     reader = _Reader(arrays, instead or {}, device or torch.device("cpu"))
     value = reader.read(kind, tree, "")
     if reader.unused:
@@ -108,14 +69,14 @@ def read_as(
 
 
 def _opened(kind: Any) -> tuple[Any, tuple]:
-    """Return what a kind is made of: its origin, and its arguments."""
+    """Return the origin of a kind, and its arguments."""
     if isinstance(kind, types.UnionType):
         return typing.Union, typing.get_args(kind)
     return typing.get_origin(kind) or kind, typing.get_args(kind)
 
 
 def _declared(kind: Any) -> dict[str, Any] | None:
-    """Return the kinds of what an object is made of; None for what is no such object."""
+    """Return the kinds of the parts of an object; None for what is no such object."""
     cls, arguments = _opened(kind)
     if not isinstance(cls, type):
         return None
@@ -140,7 +101,7 @@ def _bound(kind: Any, given: dict[Any, Any]) -> Any:
 
 
 def _fits(kind: Any, value: Any) -> bool:
-    """Tell whether a value may be of a kind, by what can be seen without looking into objects."""
+    """Return whether a value may be of a kind, without looking into objects."""
     origin, arguments = _opened(kind)
     if origin is typing.Union:
         return any(_fits(one, value) for one in arguments)
@@ -149,18 +110,14 @@ def _fits(kind: Any, value: Any) -> bool:
     if origin in _SCALARS:
         # Truth values are whole numbers to Python.
         return isinstance(value, _SCALARS[origin]) and (origin is bool or type(value) is not bool)
-    if origin in (list, tuple, torch.Size):
-        if not _is_a(value, origin):
+    if origin in _SEQUENCES:
+        if type(value) is not origin:
             return False
         kinds = _kinds_of(origin, arguments, len(value))
         return len(kinds) == len(value) and all(map(_fits, kinds, value))
     if _declared(kind) is not None:
         return type(value) is origin
     return isinstance(origin, type) and isinstance(value, origin)
-
-
-def _is_a(value: Any, cls: type) -> bool:
-    return type(value) is cls
 
 
 class _Writer:
@@ -185,7 +142,7 @@ class _Writer:
             return None
         if origin in _SCALARS:
             return value if value is None else origin(value)
-        if origin in (list, tuple, torch.Size):
+        if origin in _SEQUENCES:
             kinds = _kinds_of(origin, arguments, len(value))
             numbered = enumerate(zip(kinds, value, strict=True))
             return [self.write(one, part, f"{path}.{i}") for i, (one, part) in numbered]
@@ -248,57 +205,52 @@ class _Reader:
             value = float(tree) if origin is float and type(tree) is int else tree
             _expect(type(value) is origin, path)
             return value
-        if origin in (typing.Union, list, tuple, torch.Size):
-            return self._several(origin, arguments, tree, path)
+        if origin is typing.Union:
+            _expect(type(tree) is list and len(tree) == 2 and type(tree[0]) is int, path)
+            _expect(0 <= tree[0] < len(arguments), path)
+            return self.read(arguments[tree[0]], tree[1], path)
+        if origin in _SEQUENCES:
+            _expect(type(tree) is list, path)
+            kinds = _kinds_of(origin, arguments, len(tree))
+            _expect(len(kinds) == len(tree), path)
+            numbered = enumerate(zip(kinds, tree, strict=True))
+            return origin([self.read(one, part, f"{path}.{i}") for i, (one, part) in numbered])
         if origin in (Tensor, np.ndarray):
             return self._array(origin, tree, path)
-        _expect(_is_a(tree, dict), path)
+        _expect(type(tree) is dict, path)
         if origin is dict:
             return self._record(dict.fromkeys(tree, arguments[1]), tree, path)
         if tree.keys() == {"same"}:
-            _expect(_is_a(tree["same"], str) and tree["same"] in self._known, path)
+            _expect(type(tree["same"]) is str and tree["same"] in self._known, path)
             known = self._known[tree["same"]]
             _expect(_fits(kind, known), path)
             return known
         self._known[path] = made = self._object(kind, origin, tree, path)
         return made
 
-    def _several(self, origin: Any, arguments: tuple, tree: Any, path: str) -> Any:
-        """Return the parts of a list or tuple, or the one of several kinds that a number names."""
-        _expect(_is_a(tree, list), path)
-        if origin is typing.Union:
-            _expect(len(tree) == 2 and type(tree[0]) is int, path)
-            _expect(0 <= tree[0] < len(arguments), path)
-            return self.read(arguments[tree[0]], tree[1], path)
-        kinds = _kinds_of(origin, arguments, len(tree))
-        _expect(len(kinds) == len(tree), path)
-        numbered = enumerate(zip(kinds, tree, strict=True))
-        return origin([self.read(one, part, f"{path}.{i}") for i, (one, part) in numbered])
-
     def _record(self, kinds: dict[str, Any], tree: Any, path: str) -> dict[str, Any]:
-        _expect(_is_a(tree, dict) and tree.keys() == kinds.keys(), path)
+        _expect(type(tree) is dict and tree.keys() == kinds.keys(), path)
         return {name: self.read(one, tree[name], f"{path}.{name}") for name, one in kinds.items()}
 
     def _object(self, kind: Any, origin: Any, tree: dict[str, Any], path: str) -> Any:
         if origin in self._instead:
             stand_in = self._instead[origin]
-            values = self._record({"instead": stand_in.kind}, tree, path)
-            return stand_in.back(values["instead"])
+            return stand_in.back(self._record({"instead": stand_in.kind}, tree, path)["instead"])
         declared = _declared(kind)
         assert declared is not None, f"{kind} is no kind of this package"
         return getattr(origin, "_from_store", origin)(**self._record(declared, tree, path))
 
     def _array(self, origin: Any, tree: Any, path: str) -> Any:
-        if origin is np.ndarray and _is_a(tree, dict):
+        if origin is np.ndarray and type(tree) is dict:
             kinds = {"values": list[Plain], "kind": str, "shape": tuple[int, ...]}
-            told = self._record(kinds, tree, path)
-            texts = told["kind"] == "U"
-            _expect(not texts or all(_is_a(one, str) for one in told["values"]), path)
-            _expect(math.prod(told["shape"]) == len(told["values"]), path)
-            array = np.empty(len(told["values"]), dtype=object)
-            array[:] = told["values"]
-            return (array.astype(str) if texts else array).reshape(told["shape"])
-        _expect(_is_a(tree, str) and tree in self._arrays, path)
+            found = self._record(kinds, tree, path)
+            texts = found["kind"] == "U"
+            _expect(not texts or all(type(one) is str for one in found["values"]), path)
+            _expect(math.prod(found["shape"]) == len(found["values"]), path)
+            array = np.empty(len(found["values"]), dtype=object)
+            array[:] = found["values"]
+            return (array.astype(str) if texts else array).reshape(found["shape"])
+        _expect(type(tree) is str and tree in self._arrays, path)
         self.unused.discard(tree)
         if tree not in self._tensors:
             tensor = self._arrays[tree]

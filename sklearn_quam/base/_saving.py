@@ -75,14 +75,14 @@ class Saved:
     _fitted_kind: ClassVar[Any]
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write the fitted estimator to a file, but for the code of its network.
+        """Write the fitted estimator to a file, without the code of its network.
 
         Parameters
         ----------
         path : str or path
             The file. `sklearn_quam.load` reads it, given a network of the same structure. It holds
-            arrays and plain values in the layout of safetensors; of the training data it holds what
-            was kept by ``fit``.
+            arrays and plain values in the layout of safetensors, and what ``fit`` keeps of the
+            training data.
         """
         check_is_fitted(self)
         try:
@@ -127,20 +127,7 @@ class Saved:
 
 
 def stored(estimator: Any, whole: bool = True) -> tuple[dict[str, Any], Arrays]:
-    """Return what is to be known about a fitted estimator besides its network.
-
-    Parameters
-    ----------
-    estimator : BaseUncertaintyEstimator or BaseDetector
-        The estimator.
-    whole : bool, default=True
-        Whether arguments and attributes are part of it.
-
-    Returns
-    -------
-    header, arrays : dict and dict of Tensor
-        What a file holds.
-    """
+    """Return header and arrays of a fitted estimator, without arguments unless it is ``whole``."""
     cls, content = type(estimator), {"fitted": estimator._fitted}
     if not hasattr(cls, "_fitted_kind") or (whole and cls.__module__.split(".")[0] != _PACKAGE):
         raise TypeError(f"{cls.__name__} is no method of {_PACKAGE}.")
@@ -165,22 +152,7 @@ def stored(estimator: Any, whole: bool = True) -> tuple[dict[str, Any], Arrays]:
 
 
 def restored(cls: type, header: dict[str, Any], arrays: Arrays, given: GivenNetworks) -> Any:
-    """Return the content that `stored` has written for a class.
-
-    Parameters
-    ----------
-    cls : type
-        The class, of which the kinds of all that is read are known.
-    header, arrays : dict and dict of Tensor
-        What a file holds.
-    given : GivenNetworks
-        What was passed with it.
-
-    Returns
-    -------
-    dict
-        What was fitted, and arguments and attributes if they are part of it.
-    """
+    """Return the content that `stored` has written for a class, around given networks."""
     tree, device = header.get("content"), header.get("device")
     for name, array in arrays.items():
         if _is_undefined(name, array):
@@ -205,7 +177,7 @@ def restored(cls: type, header: dict[str, Any], arrays: Arrays, given: GivenNetw
 
 
 def _kind_of(cls: Any, attributes: Any) -> dict[str, Any]:
-    """Return the kind of what is stored of an estimator: all names are ours."""
+    """Return the kind of what is stored of an estimator: all names are those of the package."""
     kind: dict[str, Any] = {"fitted": cls._fitted_kind}
     if attributes is None:
         return kind
@@ -216,7 +188,7 @@ def _kind_of(cls: Any, attributes: Any) -> dict[str, Any]:
 
 
 def _is_undefined(name: str, array: Tensor) -> bool:
-    """Tell whether an array holds NaN: only what a network holds is its own affair."""
+    """Return whether an array holds NaN, which only weights of a network may."""
     return ".weights." not in name and array.is_floating_point() and bool(array.isnan().any())
 
 
@@ -228,24 +200,9 @@ def _networks_of(state: dict[str, Any]) -> list[Any]:
 
 
 def identity(estimator: Any, data: Any, models: Any) -> str:
-    """Return what is the same where network, training data, arguments and seed are.
+    """Return a digest of network, training data, arguments and seed.
 
-    Nothing that was computed from them is part of it: memory, threads and the size of batches
-    change the last digits of that, and nothing of what is asked.
-
-    Parameters
-    ----------
-    estimator : BaseUncertaintyEstimator
-        The method.
-    data : FitData
-        The network and its training data.
-    models : Models
-        The plausible models, members of an ensemble among them.
-
-    Returns
-    -------
-    str
-        A digest.
+    Nothing that was computed from them is part of it: memory and threads change its last digits.
     """
     reference, training = data.reference, data.training
     rows = digest_of_rows(training.inputs)

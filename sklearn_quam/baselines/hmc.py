@@ -77,7 +77,7 @@ class ChainSamples(WeightSamples):
         return {
             "r_hat": r_hat,
             "effective_sample_size": size,
-            "standard_error": posterior.standard_error(question.setting) * inflation,
+            "standard_error": posterior.standard_error() * inflation,
         }
 
     def compare(self, predictions: Iterable[Prediction]) -> tuple[np.ndarray, np.ndarray]:

@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_iris
 from sklearn.linear_model import LogisticRegression
 
-from sklearn_quam import QUAMClassifier, SearchDiagnostics, Uncertainty
+from sklearn_quam import (
+    ChainDiagnostics,
+    Diagnostics,
+    QUAMClassifier,
+    SearchDiagnostics,
+    Uncertainty,
+)
 from sklearn_quam._posterior.tables import INFINITE
 
 
@@ -101,6 +107,21 @@ def test_frames_keep_their_index(asked):
     assert "flower 40" in repr(u)
     kept = pickle.loads(pickle.dumps(u))
     assert kept.to_frame().equals(u.to_frame())
+
+
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        (Diagnostics, ["standard_error"]),
+        (SearchDiagnostics, ["rival", "rival_cost", "feasible", "n_steps"]),
+        (ChainDiagnostics, ["standard_error", "r_hat"]),
+    ],
+)
+def test_frames_have_a_column_for_each_diagnostic(kind, more):
+    names = ["effective_sample_size", "n_diverged", "error", *more]
+    frame = kind(*(np.array([k, k + 10]) for k in range(len(names)))).to_frame(index=["a", "b"])
+    assert list(frame.columns) == names
+    assert frame.loc["b"].tolist() == [k + 10 for k in range(len(names))]
 
 
 def test_diagnostics_read_like_a_table(asked):

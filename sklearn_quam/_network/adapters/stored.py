@@ -31,23 +31,7 @@ _DEVICES = ("cpu", "cuda", "mps", "xpu")
 
 @dataclass(frozen=True)
 class StoredModule:
-    """What can be told of a network besides its code.
-
-    Parameters
-    ----------
-    layers : str
-        Its layers as text.
-    values : dict of str
-        The plain values that they hold.
-    weights : dict of Tensor
-        Parameters and buffers.
-    named : tuple of str or None
-        What its inputs are called, if it takes them by name.
-    own_precision : bool
-        Whether it was kept from computing in half precision.
-    output : str, int or None
-        Which of several outputs is brought to the units of the target.
-    """
+    """What can be told of a network besides its code."""
 
     layers: str
     values: dict[str, str]
@@ -58,18 +42,7 @@ class StoredModule:
 
 
 def stored_module(module: nn.Module) -> StoredModule:
-    """Return what can be told of a network besides its code.
-
-    Parameters
-    ----------
-    module : torch.nn.Module
-        The network, as `build_reference` has prepared it.
-
-    Returns
-    -------
-    StoredModule
-        The same without code.
-    """
+    """Return what can be told of a network besides its code."""
     values = {
         f"{name}.{key}".lstrip("."): repr(list(value) if isinstance(value, tuple) else value)
         for name, part in module.named_modules()
@@ -83,15 +56,7 @@ def stored_module(module: nn.Module) -> StoredModule:
 
 
 class GivenNetworks:
-    """What is passed to `load`: networks to be filled, and the transformers in front of them.
-
-    Parameters
-    ----------
-    estimators : list
-        Fitted estimators or modules.
-    task : {"classifier", "regressor"}
-        What the networks are used as.
-    """
+    """What is passed to `load`: networks to be filled, and the transformers in front of them."""
 
     def __init__(self, estimators: list[Any], task: str) -> None:
         estimators = [one for one in estimators if one is not None]
@@ -153,18 +118,7 @@ class GivenNetworks:
 
 
 def instead(given: GivenNetworks | None = None) -> dict[type, Instead]:
-    """Return what stands for networks, transformers, types and devices in a file.
-
-    Parameters
-    ----------
-    given : GivenNetworks, default=None
-        What is taken in place of it when a file is read.
-
-    Returns
-    -------
-    dict of Instead
-        For each of the types.
-    """
+    """Return what stands for networks, transformers, types and devices in a file."""
     names = {str(dtype): dtype for dtype in _DTYPES}
     network, steps = (str, str) if given is None else (given.module, given.transformers)
     return {
