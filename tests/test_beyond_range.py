@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 from torch import nn
 
@@ -21,14 +19,8 @@ from .ood.common import make_detector
 from .test_contract import FEW, METHODS, few_methods, is_classifier, make_data, make_estimator
 
 INFINITE = 1e300
-ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "gelu": nn.GELU}
+ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU}
 each_method = pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
-SLOW = ("HMC", "CyclicalSGHMC", "SWAG", "MixtureLaplace", "MCDropout")
-FAST = [
-    method
-    for method in METHODS
-    if not method.name.startswith(SLOW) and method.name not in ("QUAMClassifier", "QUAMRegressor")
-]
 
 
 def trained(method, activation, dtype):
@@ -53,38 +45,13 @@ def fitted(method, activation, dtype):
     return FITTED[key]
 
 
-@st.composite
-def growing_rows(draw):
-    """Return an ordinary row, again and again, with one feature that grows from 1 to 1e300."""
-    row = draw(st.integers(0, 39))
-    feature, sign = draw(st.integers(0, 3)), draw(st.sampled_from([-1, 1]))
-    return row, feature, sign * draw(st.floats(1, 9.9))
-
-
 @pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.BeyondRangeWarning")
-@settings(deadline=None, max_examples=40)
-@given(
-    method=st.sampled_from(FAST),
-    activation=st.sampled_from(sorted(ACTIVATIONS)),
-    dtype=st.sampled_from([torch.float32, torch.float64]),
-    rows=growing_rows(),
-)
-def test_uncertainty_never_falls_to_zero_as_a_feature_grows(method, activation, dtype, rows):
-    check_growing_rows(method, activation, dtype, rows)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.BeyondRangeWarning")
-@each_method
+@few_methods
 @pytest.mark.parametrize(
     ("activation", "dtype"), [("relu", torch.float32), ("gelu", torch.float64)], ids=str
 )
-def test_every_method_on_the_way_to_absurd_rows(method, activation, dtype):
-    check_growing_rows(method, activation, dtype, (3, 1, 2.5))
-    check_growing_rows(method, activation, dtype, (5, 0, -1.0))
-
-
-def check_growing_rows(method, activation, dtype, rows):
+@pytest.mark.parametrize("rows", [(3, 1, 2.5), (5, 0, -1.0)])
+def test_uncertainty_never_falls_to_zero_as_a_feature_grows(method, activation, dtype, rows):
     est = fitted(method, activation, dtype)
     number, feature, size = rows
     largest = 37 if dtype == torch.float32 else 300
@@ -198,7 +165,7 @@ def test_a_row_without_a_prediction_gets_the_mean_of_the_targets(kind):
 @pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.UncertaintyWarning")
 @pytest.mark.parametrize(
     ("method", "dtype"),
-    [(method, torch.float32) for method in METHODS] + [(method, torch.float64) for method in FEW],
+    [(method, dtype) for method in FEW for dtype in (torch.float32, torch.float64)],
     ids=lambda value: getattr(value, "name", str(value)),
 )
 def test_weights_that_explode_never_look_safe(method, dtype):
@@ -208,13 +175,7 @@ def test_weights_that_explode_never_look_safe(method, dtype):
             p *= 1e6
     rows, y = make_data(method)
     est = make_estimator(method, module)
-    try:
-        u = est.fit(rows, y).predict_uncertainty(rows)
-    except ValueError as error:
-        # Who goes on with the training of such a network may refuse.
-        assert method.name.startswith(("SWAG", "Cyclical"))
-        assert "diverged. Lower learning_rate" in str(error)  # noqa: PT017
-        return
+    u = est.fit(rows, y).predict_uncertainty(rows)
     assert np.isfinite(u).all()
     assert (u.epistemic > (0 if is_classifier(method) else 1e-6)).all()
 

@@ -17,7 +17,6 @@ Other measures of classes have another loss in place of the logarithm; see `meas
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -134,13 +133,8 @@ class CategoricalPosterior(Posterior):
         standard_error: bool = True,
     ) -> None:
         self._loss = LOSSES[measure]
-        self._averages: list[Tensor] = []
         n_features = 1 + given.n_outputs
         super().__init__(_normalised(given), setting, n_features, predictive, standard_error)
-
-    def add_average(self, average: Categorical) -> None:
-        """Take the average prediction in closed form; several averages are averaged."""
-        self._averages.append(_normalised(average).log_proba)
 
     def _add(self, prediction: Categorical, log_weights: Tensor) -> None:  # noqa: ARG002
         prediction = _normalised(prediction)
@@ -170,9 +164,6 @@ class CategoricalPosterior(Posterior):
 
     def average(self) -> Categorical:
         """Return the average prediction of all models."""
-        if self._averages:
-            averages = torch.stack(self._averages)
-            return Categorical(torch.logsumexp(averages, dim=0) - math.log(len(averages)))
         return Categorical(self._means.mean("proba").log())
 
     def predictive(self) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What users get: uncertainties of rows, and how they came about."""
+"""What users get: uncertainties of samples, and how they came about."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ COMPONENTS = ("aleatoric", "epistemic", "total", "doubt")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Uncertainty(RowTable):
-    """Aleatoric, epistemic and total uncertainty of each row.
+    """Aleatoric, epistemic and total uncertainty of each sample.
 
-    ``len(u)`` is the number of rows; ``u[:5]`` and ``u[u.epistemic > 1]`` are some of them. Three
-    arrays come out of it, too: ``aleatoric, epistemic, total = u``.
+    ``len(u)`` is the number of samples; ``u[:5]`` and ``u[u.epistemic > 1]`` are some of them. It
+    unpacks as three arrays: ``aleatoric, epistemic, total = u``.
 
     Parameters
     ----------
@@ -29,12 +29,12 @@ class Uncertainty(RowTable):
         regressor may be negative; a variance (in squared units of the target) is not.
     epistemic : ndarray of shape (n_samples,)
         Uncertainty about the model: how far plausible models disagree. Never negative; 1e300,
-        which stands for infinite, for rows that are `beyond_range`.
+        which stands for infinite, for samples that are `beyond_range`.
     total : ndarray of shape (n_samples,)
         Sum of the two.
     doubt : ndarray of shape (n_samples,), default=None
-        Share of known rows that are less doubtful, from 0 to 1: what ``predict_doubt`` returns. It
-        is known where ``fit`` has got ``X_val``, unless ``setting`` or ``measure`` changed since.
+        Share of known samples that are less doubtful, from 0 to 1, as ``predict_doubt`` returns it.
+        None unless ``fit`` got ``X_val``, or if ``setting`` or ``measure`` changed since.
 
     Examples
     --------
@@ -75,37 +75,35 @@ class Uncertainty(RowTable):
 
     @property
     def beyond_range(self) -> np.ndarray:
-        """Tell which rows are beyond the range of the training data.
+        """Return which samples are beyond the range of the training data.
 
-        A value is more than a hundred times as far from the middle of the training rows' values as
-        these are apart, or a whole row is more than ten times as far (root mean square over its
-        features; images and sequences have one range for all their values, whole numbers none).
-        Or the network's numbers overflow, saturate or lose all their digits. Odd rows within the
-        range, such as an image that is all white, are not meant.
+        A value is more than a hundred times as far from the middle of the training values as these
+        are apart, or a whole sample more than ten times (root mean square over its features; images
+        and sequences have one range for all values, whole numbers none). Or the network's numbers
+        overflow or saturate. Odd samples within the range, such as a white image, are not meant.
 
         Returns
         -------
         ndarray of shape (n_samples,), dtype bool
-            Rows whose epistemic and total uncertainty is 1e300.
+            Samples whose epistemic and total uncertainty is 1e300.
         """
         return self.epistemic >= INFINITE
 
     def per_row(self, how: str = "mean", *, quantile: float = 0.9) -> Uncertainty:
-        """Return one number a row, where rows have one for each label, pixel or token.
+        """Return one number a sample, where it has one for each label, pixel or token.
 
         Parameters
         ----------
         how : {"mean", "sum", "max", "quantile"}, default="mean"
-            What is taken of the numbers of a row. Those that are NaN, such as masked tokens, are
-            left out. Means and sums of the total are those of both parts; other numbers are not.
+            What is taken of the numbers of a sample. NaN, as of masked tokens, is left out. Means
+            and sums of the total are those of both parts; other numbers are not.
         quantile : float, default=0.9
             Which quantile.
 
         Returns
         -------
         Uncertainty
-            Three arrays of shape (n_samples,). A mean or sum of which a part is infinite is
-            infinite, 1e300.
+            Three arrays of shape (n_samples,); 1e300 for a mean or sum with an infinite part.
 
         Examples
         --------
@@ -145,17 +143,17 @@ def _per_row(values: np.ndarray, how: str, quantile: float) -> np.ndarray:
 @documented()
 @dataclass(frozen=True, eq=False, repr=False)
 class RowDiagnostics(RowTable):
-    """How an uncertainty estimate came about, row by row: what every method can tell.
+    """How an uncertainty estimate came about, sample by sample: columns of every method.
 
     Parameters
     ----------
     effective_sample_size : ndarray of shape (n_samples,)
-        How many equally weighted models the sampled ones are worth.
+        Number of equally weighted models that the sampled ones are worth.
     n_diverged : ndarray of shape (n_samples,), dtype int
-        Models (searches of QUAM) that ran into infinite or undefined numbers and were left out from
-        then on. At least one where the row is beyond the range that the network can compute with.
+        Models (searches of QUAM) that met infinite or undefined numbers and were left out from then
+        on. At least one where the sample is beyond the range of the training data.
     error : ndarray of shape (n_samples,), dtype object
-        What the network said where it raised an error for the row, None elsewhere.
+        The error that the network raised for the sample, None elsewhere.
     """
 
     effective_sample_size: np.ndarray
@@ -170,7 +168,6 @@ class RowDiagnostics(RowTable):
 
     @classmethod
     def _beyond_range(cls, n_rows: int) -> Self:
-        """Return the diagnostics of samples beyond the range of the training data."""
         return cls(**{name: np.full(n_rows, value) for name, value in cls._if_beyond.items()})
 
     @property
@@ -182,7 +179,7 @@ class RowDiagnostics(RowTable):
 @documented(also=(RowDiagnostics,))
 @dataclass(frozen=True, eq=False, repr=False)
 class Diagnostics(RowDiagnostics):
-    """How the estimate of a method that samples models came about, row by row.
+    """How the estimate of a method that samples models came about, sample by sample.
 
     Parameters
     ----------
@@ -202,27 +199,30 @@ class Diagnostics(RowDiagnostics):
     """
 
     standard_error: np.ndarray
-    _if_beyond: ClassVar[dict[str, Any]] = {**RowDiagnostics._if_beyond, "standard_error": INFINITE}
+    _if_beyond: ClassVar[dict[str, Any]] = {
+        **RowDiagnostics._if_beyond,
+        "standard_error": INFINITE,
+    }
 
 
 @documented(also=(RowDiagnostics,))
 @dataclass(frozen=True, eq=False, repr=False)
 class SearchDiagnostics(RowDiagnostics):
-    """How the estimate of an adversarial search (QUAM) came about, row by row.
+    """How the estimate of an adversarial search (QUAM) came about, sample by sample.
 
     Parameters
     ----------
     rival : ndarray of shape (n_samples,), dtype object
-        The cheapest other answer: a class, or "up" or "down". None where no search came that far.
+        The cheapest other answer: a class, or "up" or "down". None where no search reached one.
     rival_cost : ndarray of shape (n_samples,)
-        What it costs, in nats of the whole training set: to make another class more likely than
-        not, or to move the mean by a standard deviation, with the cheapest model met on the path
-        of the search. Infinite where no search came that far. ``rival_costs`` of the estimator
-        refines models and finds cheaper ones.
+        Its cost, in nats of the whole training set: to make another class more likely than not, or
+        to move the mean by a standard deviation, with the cheapest model that a search has met.
+        Infinite where no search reached one. ``rival_costs`` of the estimator refines models and
+        finds cheaper ones.
     feasible : ndarray of shape (n_samples,), dtype bool
         Whether ``rival_cost`` is no more than ``slack_``.
     n_steps : ndarray of shape (n_samples,), dtype int
-        Search steps spent on the row, all targets together.
+        Search steps, over all targets.
 
     Examples
     --------
@@ -252,13 +252,13 @@ class SearchDiagnostics(RowDiagnostics):
 @documented(also=(Diagnostics,))
 @dataclass(frozen=True, eq=False, repr=False)
 class ChainDiagnostics(Diagnostics):
-    """How the estimate of Markov chains (HMC) came about, row by row.
+    """How the estimate of Markov chains (HMC) came about, sample by sample.
 
     Parameters
     ----------
     r_hat : ndarray of shape (n_samples,)
-        How much the chains disagree about the prediction (split R-hat, the largest of all
-        outputs): close to 1 once they have converged.
+        Split R-hat of the prediction, the largest of all outputs: close to 1 once the chains have
+        converged.
 
     Examples
     --------

@@ -12,7 +12,7 @@ import torch
 from joblib import _memmapping_reducer, parallel_config
 from torch import nn
 
-from sklearn_quam import QUAMClassifier, QUAMRegressor, ReferenceClassifier
+from sklearn_quam import QUAMClassifier
 from sklearn_quam._search.penalty import engine
 
 from ..networks import Dense
@@ -71,14 +71,16 @@ def assert_same(first, second):
         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("backend", ["loky", "threading"])
-@pytest.mark.parametrize("setting", ["given", "expected"])
+@pytest.mark.parametrize(("backend", "setting"), [("loky", "given"), ("threading", "expected")])
 def test_workers_give_the_same_result(data, module, backend, setting):
     X, y = data
-    alone = make(module, setting=setting).fit(X, y).predict_uncertainty(X[:11])
+    est = make(module, setting=setting).fit(X, y)
+    alone, diagnostics = est.predict_uncertainty(X[:11], return_diagnostics=True)
     with parallel_config(backend=backend):
-        together = make(module, setting=setting, n_jobs=2).fit(X, y).predict_uncertainty(X[:11])
+        est.set_params(n_jobs=2, verbose=1)
+        together, found = est.predict_uncertainty(X[:11], return_diagnostics=True)
     assert_same(together, alone)
+    pd.testing.assert_frame_equal(found.to_frame(), diagnostics.to_frame(), rtol=1e-8)
 
 
 def test_training_data_are_written_for_processes_once(data, module, monkeypatch):
@@ -98,15 +100,6 @@ def test_training_data_are_written_for_processes_once(data, module, monkeypatch)
     assert written.count(rows) == 1
 
 
-def test_workers_return_diagnostics_and_predictions(data, module):
-    X, y = data
-    alone, workers = make(module).fit(X, y), make(module, n_jobs=2).fit(X, y)
-    first, second = (
-        est.predict_uncertainty(X[:5], return_diagnostics=True)[1] for est in (alone, workers)
-    )
-    pd.testing.assert_frame_equal(second.to_frame(), first.to_frame(), rtol=1e-8)
-
-
 def test_threads_do_not_share_a_module_that_is_run_by_vmap(data):
     X, y = data
     torch.manual_seed(0)
@@ -116,17 +109,6 @@ def test_threads_do_not_share_a_module_that_is_run_by_vmap(data):
     with parallel_config(backend="threading"):
         workers = make(net, n_jobs=2).fit(X, y)
         assert_same(workers.predict_uncertainty(X[:20]), alone.predict_uncertainty(X[:20]))
-
-
-def test_regression_with_workers(data):
-    X, _ = data
-    torch.manual_seed(0)
-    net = Dense(1).double()
-    options = {"n_steps": 8, "random_state": 0, "setting": "expected"}
-    alone, workers = (
-        quam(QUAMRegressor, net, n_jobs=n_jobs, **options).fit(X, X[:, 0]) for n_jobs in (None, 2)
-    )
-    assert_same(workers.predict_uncertainty(X[:7]), alone.predict_uncertainty(X[:7]))
 
 
 class Counted(Dense):
@@ -283,15 +265,3 @@ def test_running_out_of_memory_with_a_single_search_is_an_error(data, module, mo
     monkeypatch.setattr(engine, "run_searches", never)
     with pytest.raises(type(error), match=r"memory|allocate"):
         est.predict_uncertainty(X[:3])
-
-
-@pytest.mark.slow
-def test_progress_bar_counts_the_rows_of_workers(data, module, capsys):
-    X, y = data
-    make(module, n_jobs=2, verbose=1).fit(X, y).predict_uncertainty(X[:9])
-    assert "9/9" in capsys.readouterr().err
-
-
-def test_reference_needs_no_workers(data, module):
-    X, y = data
-    assert not hasattr(ReferenceClassifier(module).fit(X, y), "n_jobs")

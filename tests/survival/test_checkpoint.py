@@ -10,9 +10,7 @@ import time
 import numpy as np
 import pytest
 import torch
-from sklearn.linear_model import LinearRegression, LogisticRegression
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.linear_model import LogisticRegression
 from torch import nn
 
 from sklearn_quam import QUAMClassifier, ReferenceClassifier, load
@@ -22,7 +20,7 @@ from sklearn_quam._posterior.fitted import FittedMethod
 from sklearn_quam._storing import files
 from sklearn_quam.exceptions import UnreadableFileError
 
-from ..test_contract import METHODS, make_data, make_estimator
+from ..test_contract import FEW, METHODS, fitted_once, make_data
 from .processes import finish, start
 from .run import N_ROWS, X_NEW, Slow, X, Y, make
 
@@ -53,17 +51,15 @@ def assert_identical(first, second):
         np.testing.assert_array_equal(a, b)
 
 
-# All methods, and one of them at all moments. Regressors' default is the penalty search, which is
-# among them with fewer steps.
-CASES = [(method, 2) for method in METHODS if method.name != "QUAMRegressor"]
-CASES += [(METHODS[0], n_chunks) for n_chunks in (0, 1, 3)]
+# Some methods, and one of them at all moments.
+CASES = [(method, 2) for method in FEW] + [(METHODS[0], n_chunks) for n_chunks in (0, 1, 3)]
 
 
 @pytest.mark.parametrize(
     ("method", "n_chunks"), CASES, ids=lambda case: getattr(case, "name", case)
 )
 def test_every_method_goes_on_where_it_was(method, n_chunks, tmp_path, monkeypatch, small_chunks):
-    est, X = make_estimator(method).fit(*make_data(method)), make_data(method)[0][:4]
+    est, X = fitted_once(method), make_data(method)[0][:4]
     whole, diagnostics = est.predict_uncertainty(
         X, checkpoint=tmp_path / "whole", return_diagnostics=True
     )
@@ -304,23 +300,6 @@ def test_a_loaded_estimator_goes_on_with_the_run(tmp_path, small_chunks):
     assert_identical(again.predict_uncertainty(X_NEW[:3]), est.predict_uncertainty(X_NEW[:3]))
 
 
-@pytest.mark.slow
-def test_rows_behind_a_pipeline_and_workers(tmp_path, small_chunks):
-    net = make_pipeline(StandardScaler(), LogisticRegression()).fit(X, Y)
-    est = QUAMClassifier(net, n_jobs=2).fit(X, Y)
-    alone = est.predict_uncertainty(X_NEW[:6])
-    shared = est.predict_uncertainty(X_NEW[:6], checkpoint=tmp_path)
-    for a, b in zip(shared, alone, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-9)
-    assert len(list(tmp_path.glob("chunk-*"))) == 6
-
-
-def test_one_row(tmp_path):
-    est = make()
-    first = est.predict_uncertainty(X_NEW[:1], checkpoint=tmp_path)
-    assert_identical(est.predict_uncertainty(X_NEW[:1], checkpoint=tmp_path), first)
-
-
 def survives(tmp_path, n_kills, seed):
     """Kill a run at random moments, and compare what comes of it with a run that was left alone."""
     finish(start(tmp_path / "whole", tmp_path / "whole.npy", n_steps=100))
@@ -341,11 +320,6 @@ def survives(tmp_path, n_kills, seed):
 
 
 @pytest.mark.slow
-def test_a_killed_run_goes_on(tmp_path):
-    survives(tmp_path, 1, seed=1)
-
-
-@pytest.mark.slow
 def test_a_run_survives_twenty_kills(tmp_path):
     survives(tmp_path, 20, seed=0)
 
@@ -357,11 +331,3 @@ def test_two_processes_share_a_folder(tmp_path):
         finish(process)
     first, second = (np.load(tmp_path / f"{number}.npy") for number in range(2))
     np.testing.assert_array_equal(first, second)
-
-
-def test_regressors_too(tmp_path, small_chunks):
-    from sklearn_quam import LaplaceRegressor
-
-    est = LaplaceRegressor(LinearRegression().fit(X, X[:, 0])).fit(X, X[:, 0])
-    first = est.predict_uncertainty(X_NEW[:5], checkpoint=tmp_path)
-    assert_identical(est.predict_uncertainty(X_NEW[:5], checkpoint=tmp_path), first)

@@ -3,7 +3,6 @@
 import os
 import signal
 import time
-import warnings
 
 import numpy as np
 import pytest
@@ -20,7 +19,7 @@ from sklearn_quam import (
 from sklearn_quam._posterior import checkpoint
 from sklearn_quam.exceptions import FailedRowsWarning
 
-from .processes import apart, finish, line_of, start, wait_until_gone
+from .processes import apart, finish, line_of, session_of, start, wait_until_gone
 from .run import X_NEW, X, Y
 
 BAD = 7.0
@@ -167,10 +166,10 @@ def always_killed(tmp_path, keep):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-@pytest.mark.parametrize("wait", [0.0, 12.0])
-def test_no_worker_outlives_its_parent(tmp_path, how, wait):
+def test_no_worker_outlives_its_parent(tmp_path, how):
     process = start("", tmp_path / "never.npy", n_jobs=2, n_steps=2000, seconds=0.01)
-    time.sleep(wait)
+    while len(session_of(process)) < 3 and process.poll() is None:
+        time.sleep(0.1)
     os.kill(process.pid, how)
     process.wait(10)
     left = wait_until_gone(process, 30)
@@ -203,34 +202,3 @@ def test_ctrl_c_stops_soon_and_loses_nothing(tmp_path, n_jobs):
     assert not left
     assert len(list(folder.glob("chunk-*"))) >= done
     assert not (tmp_path / "never.npy").exists()
-
-
-@pytest.mark.slow
-def test_a_cluster_that_loses_a_worker_gives_the_same_numbers(tmp_path):
-    pytest.importorskip("distributed")
-    apart(cluster_that_loses_a_worker, tmp_path)
-
-
-def cluster_that_loses_a_worker(tmp_path):
-    import distributed
-
-    # A single chunk would need no workers.
-    checkpoint.ROWS_PER_CHUNK = 2
-    est, trap = deadly(tmp_path)
-    expected = est.set_params(n_jobs=1).predict_uncertainty(some_bad(4))
-    trap.touch()
-    with (
-        distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
-        ) as cluster,
-        distributed.Client(cluster),
-        parallel_config(backend="dask"),
-        warnings.catch_warnings(),
-    ):
-        warnings.simplefilter("ignore")
-        found = est.set_params(n_jobs=2).predict_uncertainty(
-            some_bad(4), checkpoint=tmp_path / "folder"
-        )
-    assert not trap.exists()
-    for a, b in zip(found, expected, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-9)
