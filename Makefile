@@ -33,7 +33,7 @@ pin: export OMP_NUM_THREADS := 1
 pin: $(VENV)/.installed-test
 	$(BIN)/python -m tests.pin
 
-# Whatever users may pass in, 1,000 cases of each kind; "make test" tries 40.
+# Whatever users may pass in, 1,000 cases of each kind; "make test" tries 15.
 fuzz: export OMP_NUM_THREADS := 1
 fuzz: export FUZZ_CASES := 1000
 fuzz: $(VENV)/.installed-test

@@ -1,10 +1,10 @@
-"""Docstrings: each argument and attribute is described once.
+"""Shared entries of docstrings, so that each argument and attribute is described once.
 
-A class describes what is its own. `documented` adds the entries of all other constructor arguments,
-in the order of the signature, and the attributes that all classes of its kind have. A regressor
-takes what it does not say itself from its classifier, and a method from its class.
+A class describes its own. `documented` adds the entries of all other constructor arguments, in the
+order of the signature, and the attributes of all classes of its kind. A regressor takes missing
+entries from its classifier, and a method from its class.
 
-An entry that is a name without a type stands for the shared entry; what is below goes on from it.
+A name without a type stands for the shared entry; text below it is appended.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Docstring(NamedTuple):
     sections: dict[str, str]
 
     def filled(self, other: Docstring) -> Docstring:
-        """Return the docstring with the parts of another one that it has not."""
+        """Return the docstring with missing parts from another one."""
         return Docstring(
             self.summary,
             self.description or other.description,
@@ -54,15 +54,8 @@ def documented(
 ) -> Callable[[Documented], Documented]:
     """Return a decorator that completes docstrings: of a function, or a class and its methods.
 
-    Parameters
-    ----------
-    shared : Docstring
-        Entries of all classes of the kind; none by default.
-    twin : type, default=None
-        A decorated class: description, entries and references are taken from it where this class
-        has none.
-    also : tuple of type, default=()
-        Decorated classes that describe arguments which this one has, too.
+    ``shared`` has entries of all classes of the kind. From ``twin``, a decorated class, come
+    description, entries and references that are missing; from ``also`` come entries only.
     """
 
     def complete(kind: Documented) -> Documented:
@@ -87,7 +80,7 @@ def documented(
 
 
 def _complete_methods(kind: type, own: Docstring, shared: Docstring) -> None:
-    """Describe arguments of methods as those of the class, where nothing else is said of them."""
+    """Describe arguments of methods as those of the class, unless they have an own entry."""
     of_class = {name: _of_method(entry) for name, entry in own.parameters.items()}
     known = _NOTHING._replace(parameters=shared.parameters | of_class)
     for name, member in vars(kind).items():
@@ -100,7 +93,7 @@ def _complete_methods(kind: type, own: Docstring, shared: Docstring) -> None:
 
 
 def _of_method(entry: str) -> str:
-    """Return the entry of a class for a method, which has defaults of its own and takes lists."""
+    """Return the entry of a class for a method: without its default, for any array."""
     head, newline, text = entry.partition("\n")
     head = head.partition(", default=")[0].replace("ndarray", "array-like")
     return f"{head}{newline}{text}"
@@ -159,13 +152,24 @@ def _with_default(entry: str, default: object) -> str:
     return f"{head}, default={value}{newline}{text}"
 
 
+# Arguments of methods that are asked about samples.
+QUERY = parsed(
+    """
+    Parameters
+    ----------
+    X : array-like of shape (n_samples, ...)
+        Samples like those of the training data.
+    return_uncertainty : bool
+        Whether to return the uncertainty, too: the models are sampled only once for both.
+    """
+)
 _NETWORK = parsed(
     """
     Parameters
     ----------
     output : str or int
-        Which output is meant, by its name or number, if the network returns several. None takes
-        ``logits``, or what comes first.
+        Name or number of the output to use, if the network returns several. None takes ``logits``,
+        or the first.
     device : str or torch.device
         Where to run; None stays where the network is.
     """
@@ -175,14 +179,14 @@ _METHOD = parsed(
     Parameters
     ----------
     parameters : str, int, list of str, callable or LoRA
-        What may differ from the given network: "all", "last_layer", a number of last layers,
+        Parameters that plausible models may change: "all", "last_layer", a number of last layers,
         "bias", "norm" (of normalisation layers), names of parameters or patterns such as "head.*",
         a function of (name, parameter), "lora" or a `LoRA`. The part of the network before it is
-        computed only once for each row.
+        computed only once for each sample.
     setting : {"given", "expected", "pairwise"}
         "given" judges the given network (setting (b) of the paper), "expected" the average of all
-        plausible models, which then also predicts (setting (a)). It may be changed after ``fit``:
-        both use the same models.
+        plausible models, which then also predicts (setting (a)), "pairwise" how far models
+        disagree with each other. It may be changed after ``fit``: all use the same models.
     memory_limit : int, float or str
         Memory for models that run together, in bytes or as a text such as "1GB"; None takes a
         quarter of what is free.
@@ -194,12 +198,11 @@ _METHOD = parsed(
     Attributes
     ----------
     conformal_scores_ : ndarray of shape (n_val, ...)
-        How far off the targets of held-out rows are, by what was predicted for them: sorted. Only
-        if ``X_val`` was passed to ``fit``.
+        Conformal scores of held-out samples, sorted. Only if ``X_val`` was passed to ``fit``.
     estimator_ : estimator or torch.nn.Module
         The fitted network.
     parameter_names_ : list of str
-        Parameters of the network that may differ.
+        Parameters of the network that models may change.
     n_parameters_searched_ : int
         Number of values in them, or in the factors of low-rank updates of them.
     reference_loss_ : float
@@ -209,7 +212,7 @@ _METHOD = parsed(
     feature_names_in_ : ndarray of shape (`n_features_in_`,)
         Names of the features, if X has any.
     """
-).filled(_NETWORK)
+).filled(_NETWORK.filled(QUERY))
 
 CLASSIFIER = parsed(
     """
@@ -233,10 +236,10 @@ CLASSIFIER = parsed(
     classes_ : ndarray of shape (n_classes,)
         Labels.
     conformal_labels_ : ndarray of shape (n_val,)
-        Columns of the labels of held-out rows, in the order of ``conformal_scores_``.
+        Columns of the labels of held-out samples, in the order of ``conformal_scores_``.
     logit_scale_ : float
-        What logits are multiplied by in ``predict_proba`` with ``setting="expected"``: the inverse
-        of the temperature of temperature scaling. 1 if no ``X_val`` was passed to ``fit``.
+        Scale of logits in ``predict_proba`` with ``setting="expected"``, the inverse of the
+        temperature of temperature scaling. 1 if no ``X_val`` was passed to ``fit``.
     """
 ).filled(_METHOD)
 REGRESSOR = parsed(
@@ -261,7 +264,7 @@ REGRESSOR = parsed(
     Attributes
     ----------
     n_outputs_ : int
-        Number of values predicted for a row.
+        Number of values predicted for a sample.
     noise_variance_ : ndarray of shape (n_outputs,)
         Variance around the mean; only for networks that predict the mean only.
     """
@@ -274,13 +277,13 @@ DETECTOR = parsed(
         The network: a fitted one is taken as it is, an unfitted one is trained by `fit`. None
         trains a small default network on scaled inputs.
     layer : str or list of str
-        Where the features are taken: "penultimate" is what the last layer takes, "input" what
-        the network takes, and a name of a submodule means what that returns, averaged over
-        places or tokens. Features of several layers are put side by side.
+        Where the features are taken: "penultimate" is the input of the last layer, "input" that of
+        the network, and a name of a submodule stands for its output, averaged over places or
+        tokens. Features of several layers are concatenated.
     contamination : float
         Share of known samples that `predict` flags.
     link : str
-        What the network returns, as for `QUAMClassifier`.
+        Kind of the outputs, as for `QUAMClassifier`.
     random_state : int, RandomState instance or None
         Seeds the training, if the network is trained.
     X : array-like of shape (n_samples, ...)

@@ -1,4 +1,4 @@
-"""How messages speak about what users have passed: in short."""
+"""Short forms of user input for messages."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 
 from sklearn.utils._param_validation import InvalidParameterError, validate_params
 
-# Characters of a value that a message shows.
+# Largest number of characters of a value in a message.
 LIMIT = 80
-# How scikit-learn's checks of arguments end.
+# The end of messages of scikit-learn's checks of arguments.
 _GOT = re.compile(r"Got (.*) instead\.\Z", re.DOTALL)
-# What pandas and numpy say about what is no number; which argument it is, they do not know.
+# Messages of pandas and numpy about values that are no numbers.
 _NO_NUMBERS = ("could not convert", "float() argument", "Cannot convert", "Cannot cast")
 
 _short = Repr()
@@ -23,18 +23,7 @@ _short.maxstring = _short.maxother = _short.maxlong = LIMIT
 
 
 def shown(value: Any) -> str:
-    """Return a value as a message shows it: an array by its shape, all else cut short.
-
-    Parameters
-    ----------
-    value : object
-        Anything that a user may pass, a whole data set among them.
-
-    Returns
-    -------
-    str
-        At most 80 characters in one line.
-    """
+    """Return a value in one line of at most 80 characters, an array as its shape."""
     shape = getattr(value, "shape", None)
     if isinstance(shape, tuple) and shape and len(f"{value!r}") > LIMIT:
         return f"{type(value).__name__} of shape {tuple(shape)}"[:LIMIT]
@@ -42,25 +31,25 @@ def shown(value: Any) -> str:
 
 
 def cut(text: Any) -> str:
-    """Return a text in one line, of at most 80 characters."""
+    """Return a text in one line of at most 80 characters."""
     line = " ".join(str(text).split())
     return line if len(line) <= LIMIT else f"{line[: LIMIT - 3]}..."
 
 
 def few(labels: Any) -> str:
-    """Return some labels as a user would write them."""
+    """Return some labels, separated by commas."""
     some = [label.item() if hasattr(label, "item") else label for label in labels[:10]]
     return ", ".join(map(shown, some)) + (", ..." if len(labels) > 10 else "")
 
 
 def is_about_numbers(error: Exception) -> bool:
-    """Tell whether an error of numpy or pandas says that something is no number."""
+    """Return whether an error of numpy or pandas is about values that are no numbers."""
     return str(error).startswith(_NO_NUMBERS)
 
 
 @contextmanager
 def short_messages() -> Iterator[None]:
-    """Keep a whole data set out of the errors of scikit-learn's checks of arguments."""
+    """Shorten the values in errors of scikit-learn's checks of arguments."""
     try:
         yield
     except InvalidParameterError as error:
@@ -69,7 +58,7 @@ def short_messages() -> Iterator[None]:
 
 
 class ShortMessages:
-    """Lets an estimator's check of its arguments speak in short."""
+    """An estimator whose checks of arguments have short messages."""
 
     def _validate_params(self) -> None:
         with short_messages():
@@ -77,20 +66,7 @@ class ShortMessages:
 
 
 def checked_arguments(constraints: dict[str, Any], **options: Any) -> Callable[[Any], Any]:
-    """Return a decorator that checks arguments as scikit-learn does, with short messages.
-
-    Parameters
-    ----------
-    constraints : dict
-        What `sklearn.utils._param_validation.validate_params` takes.
-    **options : dict
-        Further arguments of it.
-
-    Returns
-    -------
-    callable
-        The decorator.
-    """
+    """Return `validate_params` with short messages."""
 
     def decorate(function: Any) -> Any:
         checked = validate_params(constraints, **options)(function)

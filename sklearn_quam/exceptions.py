@@ -1,4 +1,4 @@
-"""What the package warns about and raises, so that each can be caught or silenced by itself."""
+"""Warnings and errors of the package, so that each can be caught or silenced by itself."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
     "UnreadableFileError",
 ]
 
-# Functions of these stand between a method of the package and who has called it.
+# Modules whose functions run between a method of the package and its caller.
 _WRAPPERS = ("contextlib", "sklearn.base", "sklearn.utils._param_validation")
 
 
@@ -32,7 +32,7 @@ def warn(message: str, category: type[Warning]) -> None:
     Parameters
     ----------
     message : str
-        What is to be said.
+        The text.
     category : type
         The kind of warning.
     """
@@ -70,7 +70,7 @@ class NetworkError(ValueError):
 class CurvatureError(ValueError):
     """The curvature of the training loss cannot be measured, or does not fit the memory.
 
-    With ``search="auto"``, the search needs none instead, which is said in a warning.
+    With ``search="auto"``, penalty search runs instead, with a warning.
 
     Examples
     --------
@@ -103,154 +103,89 @@ class UnreadableFileError(ValueError):
 
 
 class UncertaintyWarning(UserWarning):
-    """Something about a network, its training data or some rows that numbers alone do not tell.
-
-    The common ancestor of all warnings of the package.
+    """The common ancestor of all warnings of the package.
 
     Examples
     --------
     >>> import warnings
-    >>> from sklearn_quam.exceptions import UncertaintyWarning
-    >>> warnings.simplefilter("error", UncertaintyWarning)    # none of them goes unseen
+    >>> from sklearn_quam.exceptions import BeyondRangeWarning, UncertaintyWarning
+    >>> warnings.simplefilter("error", UncertaintyWarning)    # all are errors
+    >>> warnings.simplefilter("ignore", BeyondRangeWarning)    # but this one is silent
     """
 
 
 class BeyondRangeWarning(UncertaintyWarning):
-    """Some rows are far outside of the range of all training rows.
+    """Some samples are far outside the range of the training data.
 
-    A value is more than a hundred times as far from the middle of the training rows' values as
-    these are apart, a whole row is more than ten times as far (root mean square over its features),
-    or the numbers of the network overflow, saturate or lose all their digits. The epistemic and
-    total uncertainty of such rows is 1e300, which stands for infinite, and detectors give them
-    minus infinity. Fill values such as 1e20, and features that are not scaled, are the usual
-    reasons.
-
-    Examples
-    --------
-    >>> import warnings
-    >>> from sklearn_quam.exceptions import BeyondRangeWarning
-    >>> warnings.simplefilter("ignore", BeyondRangeWarning)    # the numbers are enough
+    A value is more than a hundred times as far from the middle of the training data as these are
+    wide, a whole sample is more than ten times as far (root mean square over its features), or
+    the numbers of the network overflow, saturate or lose all their digits. The epistemic and total
+    uncertainty of such samples is 1e300, which stands for infinite; detectors give them minus
+    infinity. Fill values such as 1e20, and features that are not scaled, are the usual reasons.
     """
 
 
 class CollapsedWeightsWarning(UncertaintyWarning):
-    """For most rows, almost nothing but the given network counts.
+    """For most samples, only the given network has a weight.
 
-    Of the models that QUAM has met, the others have next to no weight: the temperature is too low,
-    or costs look higher than they are. The epistemic uncertainty is close to zero then, whatever
-    the searches have found.
-
-    Examples
-    --------
-    >>> import warnings
-    >>> from sklearn_quam.exceptions import CollapsedWeightsWarning
-    >>> warnings.simplefilter("error", CollapsedWeightsWarning)
+    The temperature is too low, or costs look higher than they are. The epistemic uncertainty is
+    then close to zero, whatever models the searches have found.
     """
 
 
 class FailedRowsWarning(UncertaintyWarning):
-    """The network raises an error for some rows; the others are answered.
+    """The network raises an error for some samples; the others are answered.
 
-    The epistemic and total uncertainty of such rows is 1e300, which stands for infinite, and the
-    column ``error`` of the diagnostics says what the network said.
-
-    Examples
-    --------
-    >>> import warnings
-    >>> from sklearn_quam.exceptions import FailedRowsWarning
-    >>> warnings.simplefilter("ignore", FailedRowsWarning)    # the numbers are enough
+    The epistemic and total uncertainty of such samples is 1e300, which stands for infinite. The
+    column ``error`` of the diagnostics holds the error.
     """
 
 
 class LinkWarning(UncertaintyWarning):
-    """What a network returns is taken for logits, but looks like probabilities.
+    """Outputs of a network are taken for logits, but look like probabilities.
 
     The softmax that is applied to logits would make all classes almost equally likely.
-
-    Examples
-    --------
-    >>> import warnings
-    >>> from sklearn_quam.exceptions import LinkWarning
-    >>> warnings.simplefilter("error", LinkWarning)
     """
 
 
 class MissingClassesWarning(UncertaintyWarning):
-    """Training rows of some of the network's classes are missing.
+    """Some of the network's classes have no training samples.
 
-    Models may say anything about these classes at no cost: every row looks doubtful.
-
-    Examples
-    --------
-    >>> import warnings
-    >>> from sklearn_quam.exceptions import MissingClassesWarning
-    >>> warnings.simplefilter("error", MissingClassesWarning)
+    Models may predict anything about these classes at no cost: every sample looks doubtful.
     """
 
 
 class PoorFitWarning(UncertaintyWarning):
-    """The network explains the training data worse than no network at all would.
+    """The network explains the training data worse than a constant prediction would.
 
     The class frequencies, or the mean of the targets, have a lower loss than ``reference_loss_``.
     Most often X is not scaled, or y not encoded, as it was when the network was trained.
-
-    Examples
-    --------
-    >>> import warnings
-    >>> from sklearn_quam.exceptions import PoorFitWarning
-    >>> warnings.simplefilter("error", PoorFitWarning)
     """
 
 
 class SeenRowsWarning(UncertaintyWarning):
-    """A score or a threshold is taken from rows that the network was trained on.
+    """A score or a threshold is taken from samples that the network was trained on.
 
-    A network knows these rows better than new ones: scores are too good, and thresholds too
-    strict. Hold rows out before the network is trained.
-
-    Examples
-    --------
-    >>> import warnings
-    >>> from sklearn_quam.exceptions import SeenRowsWarning
-    >>> warnings.simplefilter("ignore", SeenRowsWarning)    # the scores of training rows are meant
+    Such scores are too good, and such thresholds too strict. Hold samples out before the network
+    is trained.
     """
 
 
 class SlowNetworkWarning(UncertaintyWarning):
-    """The network of QUAM is run as a whole, or model by model, so that every row takes long.
+    """QUAM runs the whole network, or one model at a time, so that every sample takes long.
 
-    ``fit`` says it once. What is fast are linear layers at the end of the network, one after the
-    other: ``parameters="last_layer"``, or the head of the network alone, with its features as X.
-
-    Examples
-    --------
-    >>> import warnings
-    >>> from sklearn_quam.exceptions import SlowNetworkWarning
-    >>> warnings.simplefilter("ignore", SlowNetworkWarning)    # there is time
+    Linear layers at the end of the network are fast: ``parameters="last_layer"``, or the head of
+    the network alone, with its features as X.
     """
 
 
 class SlowWarning(UncertaintyWarning):
-    """A run will take more than ten minutes; says what would make it shorter.
-
-    Examples
-    --------
-    >>> import warnings
-    >>> from sklearn_quam.exceptions import SlowWarning
-    >>> warnings.simplefilter("ignore", SlowWarning)    # there is time
-    """
+    """A run will take more than ten minutes; the message says how to make it shorter."""
 
 
 class TrainingLossWarning(UncertaintyWarning):
     """A network was trained with another loss than the one that costs are measured in.
 
     A skorch net's criterion has class weights or label smoothing, or is a focal loss. Costs are
-    measured in plain cross-entropy, a training row like any other. Class weights become part of
-    them as ``sample_weight``.
-
-    Examples
-    --------
-    >>> import warnings
-    >>> from sklearn_quam.exceptions import TrainingLossWarning
-    >>> warnings.simplefilter("ignore", TrainingLossWarning)    # it is known
+    measured in plain cross-entropy, with equal weights. Pass class weights as ``sample_weight``.
     """

@@ -2,29 +2,42 @@
 
 from __future__ import annotations
 
+from functools import partial
+from numbers import Real
 from typing import Any, ClassVar
 
 import numpy as np
+from sklearn.utils.validation import check_is_fitted
 
 from ._documented import CLASSIFIER, REGRESSOR, documented
+from ._messages import shown
 from ._network.limits import computing
 from ._posterior.training_range import warn_beyond_range
 from ._search.natural.arguments import LinearSearch, NaturalSearch
 from ._search.penalty.arguments import PenaltySearch
 from ._search.targets import Targets, class_targets, direction_targets
-from ._typing import Device, MemoryLimit, NoiseVariance, Parameters, RandomState
+from ._typing import MemoryLimit, Parameters
 from .base._adversarial import AdversarialSearch
-from .base._bounds import ProbabilityBounds
-from .base._classifier import BaseUncertaintyClassifier
-from .base._regressor import BaseUncertaintyRegressor
+from .baselines._method import ClassifierMethod, RegressorMethod, arguments
+
+
+@arguments
+class _QUAM(AdversarialSearch):
+    parameters: Parameters = "auto"
+    search: Any = "auto"
+    temperature: float | str = "auto"
+    n_training_rows: int | None = None
+    n_jobs: int | None = None
+    memory_limit: MemoryLimit = None
 
 
 @documented(CLASSIFIER)
-class QUAMClassifier(ProbabilityBounds, BaseUncertaintyClassifier):
+@arguments
+class QUAMClassifier(_QUAM, ClassifierMethod):
     """Uncertainty of a network's classification by adversarial models (QUAM).
 
-    For every row, searches start at the given network and look for models that explain the
-    training data as well but predict something else for this row: one search for each class.
+    For every sample, searches start at the given network and look for models that explain the
+    training data as well but predict something else for this sample: one search for each class.
     Where such models are easy to find, the prediction is epistemically uncertain.
 
     Parameters
@@ -36,48 +49,47 @@ class QUAMClassifier(ProbabilityBounds, BaseUncertaintyClassifier):
         "given" judges the given network (setting (b) of the paper), "expected" the average of all
         plausible models (setting (a)), "pairwise" how far models disagree with each other. Labels
         are those of the given network in all. In "expected" and "pairwise", ``predict_proba`` is
-        calibrated by held-out rows, if ``fit`` has got any. It may be changed after ``fit``: all
-        use the same models.
+        calibrated by the held-out samples passed to ``fit``. It may be changed after ``fit``.
     search : str, NaturalSearch, LinearSearch or PenaltySearch, default="auto"
-        How the searches move: "natural" means `NaturalSearch` with its defaults, "linear" the much
+        The search algorithm: "natural" means `NaturalSearch` with its defaults, "linear" the much
         faster `LinearSearch`, "penalty" the paper's algorithm `PenaltySearch`. "auto" is natural
         search, or penalty search with a warning where the curvature of the network cannot be
         measured. Arguments of a search are tuned as ``search__n_steps``.
     temperature : float or "auto", default="auto"
-        Scale of what models cost (T in the paper), in nats of the whole training set: a model
+        Temperature of the posterior (T in the paper), in nats of the whole training set: a model
         weighs exp(-cost / temperature). It ranks samples, it does not forecast. "auto" is 20, and
         10 in penalty search, where unknown samples were found best; the Bayesian posterior has 1.
     n_training_rows : int, default=None
         How many samples the network was trained on, if those passed to ``fit`` are only some of
         them: each then represents several. Pass fewer of very many for a smaller estimator.
     n_jobs : int, default=None
-        Workers that share the rows, through joblib (processes, or whatever
-        ``joblib.parallel_config`` says). The result does not depend on it.
+        Workers that share the samples, through joblib. The result does not depend on it.
     memory_limit
-        All workers share it. What cannot fit is refused, with the number that is needed.
+        All workers share it. An error names the number that is needed if it is too small.
     random_state : int, RandomState instance or None, default=None
-        Seeds the mini-batches, the same for all rows, and the training of an unfitted estimator.
+        Seed of the mini-batches, the same for all samples, and of the training of an unfitted
+        estimator.
 
     Attributes
     ----------
     parameter_names_
     n_parameters_searched_
     search_ : NaturalSearch, LinearSearch or PenaltySearch
-        How the searches move.
+        The search that was chosen.
     search_reason_ : str
-        Why they move like this.
+        The reason for it.
     n_training_rows_ : int
-        How many rows the network was trained on.
+        Number of samples that the network was trained on.
     temperature_ : float
         The temperature, in nats of the whole training set.
     slack_ : float
         The slack, in nats of the whole training set.
     cut_ : {"inside", "at_input", "failed"}
-        Where the network is cut: inside, so that what comes before is computed only once for each
-        row; at its input, because what is searched begins there; or not at all, because the network
-        cannot be cut, so that all of it runs for every model.
+        Where the network is cut: inside, so that the part before runs only once for each sample; at
+        its input, because the searched part begins there; or nowhere, so that all of it runs for
+        every model.
     execution_ : {"matmul", "vmap", "loop"}
-        How searches run together: as large matrix products, by ``torch.vmap``, or one by one for
+        How models run together: as large matrix products, by ``torch.vmap``, or one by one for
         modules that allow neither.
 
     References
@@ -98,73 +110,77 @@ class QUAMClassifier(ProbabilityBounds, BaseUncertaintyClassifier):
     True
     """
 
-    _parameter_constraints: ClassVar[dict] = {
-        **BaseUncertaintyClassifier._parameter_constraints,
-        **AdversarialSearch._search_constraints,
-    }
-
-    # Models are weighed to rank rows. An average with such weights would be far too unsure.
+    # Weights that rank samples best would make an average far too unsure.
     _given_predicts = True
-    _auto_temperatures: ClassVar[dict] = {
-        NaturalSearch: 20.0,
-        LinearSearch: 20.0,
-        PenaltySearch: 10.0,
-    }
+    _auto_temperatures: ClassVar = {NaturalSearch: 20.0, LinearSearch: 20.0, PenaltySearch: 10.0}
     _auto_search = NaturalSearch
     _auto_reason = "the curvature of what is searched can be measured"
-
-    def __init__(
-        self,
-        estimator: Any = None,
-        *,
-        parameters: Parameters = "auto",
-        setting: str = "given",
-        measure: str = "entropy",
-        search: Any = "auto",
-        temperature: float | str = "auto",
-        n_training_rows: int | None = None,
-        link: str | None = None,
-        output: str | int | None = None,
-        device: Device = None,
-        n_jobs: int | None = None,
-        memory_limit: MemoryLimit = None,
-        random_state: RandomState = None,
-        verbose: int | None = None,
-    ) -> None:
-        self.estimator = estimator
-        self.parameters = parameters
-        self.setting = setting
-        self.measure = measure
-        self.search = search
-        self.temperature = temperature
-        self.n_training_rows = n_training_rows
-        self.link = link
-        self.output = output
-        self.device = device
-        self.n_jobs = n_jobs
-        self.memory_limit = memory_limit
-        self.random_state = random_state
-        self.verbose = verbose
 
     def _targets(self, asked: Any) -> Targets:
         return class_targets(self.classes_, asked)
 
     @computing()
     def _predictive(self, X: Any) -> np.ndarray:
-        prediction, beyond = self._fitted.predict(self._check_inputs(X))
-        warn_beyond_range(beyond)
-        # Rows beyond the range of the training data may have any label.
-        return np.where(beyond[:, None], 1 / len(self.classes_), prediction.to_array())
+        prediction, lost = self._fitted.predict(self._check_inputs(X))
+        warn_beyond_range(lost)
+        # Beyond the range of the training data, any label is possible.
+        return np.where(lost[:, None], 1 / len(self.classes_), prediction.to_array())
+
+    @computing()
+    def predict_proba_bounds(
+        self, X: Any, slack: float | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return bounds of the probability of each class over all plausible models.
+
+        The models are the given network and those of the searches that cost no more than the slack.
+        Together they are a credal set: any weighted average of them is within the bounds. The true
+        bounds are no narrower, as searches may miss models.
+
+        Parameters
+        ----------
+        slack : float, default=None
+            Largest cost of a model, in nats of the whole training set: 3 nats are a likelihood
+            ratio of 20. None takes ``slack_``. The larger, the wider are the bounds.
+
+        Returns
+        -------
+        lower, upper : ndarray of shape (n_samples, n_classes)
+            Bounds of each probability; columns as in ``classes_``. They are 0 and 1 for samples
+            beyond the range of the training data.
+
+        Examples
+        --------
+        >>> from sklearn.datasets import load_iris
+        >>> from sklearn.linear_model import LogisticRegression
+        >>> from sklearn_quam import QUAMClassifier
+        >>> X, y = load_iris(return_X_y=True)
+        >>> est = QUAMClassifier(LogisticRegression(max_iter=1000).fit(X, y)).fit(X, y)
+        >>> lower, upper = est.predict_proba_bounds(X[77:78], slack=2.0)
+        >>> proba = est.predict_proba(X[77:78])
+        >>> bool(((lower <= proba) & (proba <= upper)).all())
+        True
+        """
+        check_is_fitted(self)
+        nats: Any = self.slack_ if slack is None else slack
+        if not isinstance(nats, Real) or not 0 <= float(nats) < np.inf:
+            raise ValueError(
+                f"slack={shown(slack)} is not valid: pass a number of nats from 0 on, or None."
+            )
+        models: Any = self._fitted.models
+        anything = np.tile([0.0, 1.0], (models.problem.targets.n_answers, 1))
+        found = self._searched(X, partial(models.bounds, slack=float(nats)), anything)
+        return found[..., 0], found[..., 1]
 
 
 @documented(REGRESSOR, QUAMClassifier)
-class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
+@arguments
+class QUAMRegressor(_QUAM, RegressorMethod):
     """Uncertainty of a network's regression by adversarial models (QUAM).
 
-    For every row, it asks how far other models that explain the training data as well move the
-    prediction up and down, one way for each direction and output. Where such models are easy to
-    find, the prediction is epistemically uncertain. By default the network is taken as linear in
-    its parameters, and the answer is a closed form; other searches follow the network itself.
+    For every sample, searches move the prediction up and down with models that explain the training
+    data as well, one search for each direction and output. Where such models are easy to find, the
+    prediction is epistemically uncertain. By default the network is taken as linear in its
+    parameters, and the answer is a closed form; other searches follow the network itself.
 
     Bands grow with the distance from the training data. In gaps between them they are too
     narrow: see :doc:`/results/sine`.
@@ -173,13 +189,11 @@ class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
     ----------
     setting
     search : str, NaturalSearch, LinearSearch or PenaltySearch, default="auto"
-        How the searches move: "natural" means `NaturalSearch` with its defaults, "linear" the much
-        faster `LinearSearch`, "penalty" the paper's algorithm `PenaltySearch`. "auto" is linear
-        search: the posterior of the mean in closed form, which is exact for a linear model, or
-        penalty search with a warning where the curvature of the network cannot be measured.
-        Arguments of a search are tuned as ``search__prior_precision``.
+        The search algorithm, as for `QUAMClassifier`. "auto" is linear search: the posterior of the
+        mean in closed form, which is exact for a linear model, or penalty search with a warning
+        where the curvature of the network cannot be measured.
     temperature : float or "auto", default="auto"
-        Scale of what models cost (T in the paper), in nats of the whole training set: a model
+        Temperature of the posterior (T in the paper), in nats of the whole training set: a model
         weighs exp(-cost / temperature), where a cost below zero counts as zero. "auto" is 1, the
         temperature of the Bayesian posterior.
 
@@ -197,49 +211,9 @@ class QUAMRegressor(AdversarialSearch, BaseUncertaintyRegressor):
     True
     """
 
-    _parameter_constraints: ClassVar[dict] = {
-        **BaseUncertaintyRegressor._parameter_constraints,
-        **AdversarialSearch._search_constraints,
-    }
-
     _auto_temperatures: ClassVar[dict] = {}
     _auto_search = LinearSearch
     _auto_reason = "the posterior of a mean has a closed form where the network is about linear"
-
-    def __init__(
-        self,
-        estimator: Any = None,
-        *,
-        parameters: Parameters = "auto",
-        setting: str = "given",
-        measure: str = "entropy",
-        search: Any = "auto",
-        temperature: float | str = "auto",
-        n_training_rows: int | None = None,
-        link: str | None = None,
-        output: str | int | None = None,
-        noise_variance: NoiseVariance = None,
-        device: Device = None,
-        n_jobs: int | None = None,
-        memory_limit: MemoryLimit = None,
-        random_state: RandomState = None,
-        verbose: int | None = None,
-    ) -> None:
-        self.estimator = estimator
-        self.parameters = parameters
-        self.setting = setting
-        self.measure = measure
-        self.search = search
-        self.temperature = temperature
-        self.n_training_rows = n_training_rows
-        self.link = link
-        self.output = output
-        self.noise_variance = noise_variance
-        self.device = device
-        self.n_jobs = n_jobs
-        self.memory_limit = memory_limit
-        self.random_state = random_state
-        self.verbose = verbose
 
     def _targets(self, asked: Any) -> Targets:
         return direction_targets(self.n_outputs_, asked)

@@ -5,7 +5,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import sklearn_quam
 from sklearn_quam import PenaltySearch
-from sklearn_quam.base import _estimator
+from sklearn_quam.base import _reading
 
 # method -> arguments that keep the checks fast; what comes behind a comma tells ways to run the
 # same method apart
@@ -40,12 +40,12 @@ def test_every_method_is_checked():
 @pytest.fixture(autouse=True)
 def _small_networks(monkeypatch):
     """The checks train thousands of networks: smaller ones than a user gets who passes none."""
-    default = _estimator.default_network
+    default = _reading.default_network
 
     def small(task):
         return default(task).set_params(network__hidden_layer_sizes=(8,), network__max_iter=50)
 
-    monkeypatch.setattr(_estimator, "default_network", small)
+    monkeypatch.setattr(_reading, "default_network", small)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -18,10 +18,8 @@ from sklearn_quam import (
     ReferenceClassifier,
     ReferenceRegressor,
 )
-from sklearn_quam.base._doubt import MAX_KNOWN_ROWS, DoubtScale, Tail
+from sklearn_quam.base._doubt import DoubtScale, Tail
 from sklearn_quam.exceptions import BeyondRangeWarning
-from sklearn_quam.metrics import augrc, failure_auroc
-from sklearn_quam.model_selection import make_failure_scorer
 
 numbers = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40).map(np.array)
 
@@ -179,21 +177,3 @@ def test_doubt_of_a_regressor_goes_with_its_interval(shape):
     assert doubt[-1] > 0.99
     alone = ReferenceRegressor(net).fit(X[:120], y[:120], **held_out)
     assert (alone.predict_doubt(rows) == 0).all()
-
-
-def test_known_rows_are_capped(network):
-    rows = np.tile(VAL, 6)
-    est = ReferenceClassifier(network).fit(X[TRAIN], y[TRAIN], X_val=X[rows], y_val=y[rows])
-    assert est._known_rows.shape == (MAX_KNOWN_ROWS, 3)
-
-
-@pytest.mark.parametrize("component", ["doubt", "epistemic"])
-def test_a_scorer_judges_mistakes_and_unknown_rows_together(est, component):
-    known, unknown = X[TEST], X[UNKNOWN[:20]]
-    is_correct = est.predict(known) == y[TEST]
-    doubt = [getattr(est.predict_uncertainty(rows), component) for rows in (known, unknown)]
-    scorer = make_failure_scorer(unknown, component=component)
-    assert scorer(est, known, y[TEST]) == failure_auroc(is_correct, *doubt)
-    scorer = make_failure_scorer(unknown, component=component, metric="neg_augrc")
-    losses = np.r_[~is_correct, np.ones(20, bool)]
-    assert scorer(est, known, y[TEST]) == -augrc(losses, np.concatenate(doubt))

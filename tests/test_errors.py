@@ -13,7 +13,6 @@ from torch import nn
 import sklearn_quam
 from sklearn_quam import (
     DeepEnsembleClassifier,
-    LaplaceClassifier,
     PenaltySearch,
     QUAMClassifier,
     ReferenceClassifier,
@@ -66,11 +65,7 @@ def test_warnings_and_interrupts_are_no_errors_of_a_network():
         raise torch.OutOfMemoryError
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, ZeroDivisionError]
-    + [NotImplementedError, AssertionError, StopIteration, torch.linalg.LinAlgError],
-)
+@pytest.mark.parametrize("kind", [RuntimeError, KeyError, AssertionError, torch.linalg.LinAlgError])
 def test_what_a_network_raises_gets_a_name(kind):
     with pytest.raises(NetworkError, match=kind.__name__) as caught, NetworkErrors():
         raise kind("oh")
@@ -93,8 +88,8 @@ class Picky(nn.Module):
         return self.layer(x)
 
 
-@pytest.mark.parametrize("method", [QUAMClassifier, LaplaceClassifier, ReferenceClassifier])
-@pytest.mark.parametrize("kind", [KeyError, AssertionError])
+@pytest.mark.parametrize("method", [QUAMClassifier, ReferenceClassifier])
+@pytest.mark.parametrize("kind", [KeyError])
 def test_rows_that_a_network_fails_for_are_named(method, kind):
     est = method(Picky(kind)).fit(X, LABELS)
     rows = X_NEW[:3].copy()
@@ -133,7 +128,7 @@ def test_a_mistake_of_ours_is_no_slow_network(network, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "search", ["natural", "linear", PenaltySearch(n_steps=3)], ids=["natural", "linear", "penalty"]
+    "search", ["natural", PenaltySearch(n_steps=3)], ids=["natural", "penalty"]
 )
 def test_a_mistake_of_ours_is_no_row_that_cannot_be_processed(network, search, monkeypatch):
     est = QUAMClassifier(network, search=search, random_state=0).fit(X, LABELS)

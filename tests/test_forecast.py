@@ -6,13 +6,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.special import log_softmax
-from sklearn.datasets import (
-    load_breast_cancer,
-    load_digits,
-    load_wine,
-    make_classification,
-    make_moons,
-)
+from sklearn.datasets import load_digits, make_moons
 from sklearn.metrics import log_loss
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
@@ -20,7 +14,7 @@ from sklearn.preprocessing import StandardScaler
 from skorch import NeuralNetBinaryClassifier
 from torch import nn
 
-from sklearn_quam import LaplaceClassifier, QUAMClassifier, ReferenceClassifier, load
+from sklearn_quam import LaplaceClassifier, QUAMClassifier, ReferenceClassifier
 from sklearn_quam._search.models import AdversarialModels
 from sklearn_quam.base._conformal import fit_logit_scale, scaled
 
@@ -45,8 +39,8 @@ def cost(log_scale, proba, columns):
     return -likely[np.arange(len(columns)), columns].sum() + (log_scale / SPREAD) ** 2 / 2
 
 
-@pytest.mark.parametrize("sure", [0.3, 1.0, 8.0])
-@pytest.mark.parametrize("n_rows", [1, 30, 1000])
+@pytest.mark.parametrize("sure", [0.3, 8.0])
+@pytest.mark.parametrize("n_rows", [1, 1000])
 def test_the_scale_is_the_most_likely_one_under_its_prior(sure, n_rows):
     rng = np.random.default_rng(n_rows)
     truth = rng.dirichlet(np.ones(4), size=n_rows)
@@ -60,8 +54,8 @@ def test_the_scale_is_the_most_likely_one_under_its_prior(sure, n_rows):
         np.testing.assert_allclose(found, 1 / sure, rtol=0.2)
 
 
-@pytest.mark.parametrize("n_rows", [1, 10, 1000])
-@pytest.mark.parametrize("margin", [0.1, 3.0, 1e4])
+@pytest.mark.parametrize("n_rows", [1, 1000])
+@pytest.mark.parametrize("margin", [0.1, 1e4])
 def test_rows_without_a_mistake_leave_the_scale_finite(n_rows, margin):
     proba = np.exp(log_softmax(np.tile([[margin, 0.0]], (n_rows, 1)), axis=1))
     found = fit_logit_scale(proba, np.zeros(n_rows, int))
@@ -72,16 +66,6 @@ def test_labels_that_were_held_impossible_are_counted():
     proba = np.tile([[1.0, 0.0]], (50, 1))
     found = fit_logit_scale(proba, (np.arange(50) < 5).astype(int))
     assert found < 0.05
-
-
-def test_held_out_rows_are_never_predicted_worse():
-    rng = np.random.default_rng(0)
-    for n_rows in (1, 5, 40):
-        proba = rng.dirichlet(np.full(3, 0.3), size=n_rows) * (1 - 3e-6) + 1e-6
-        columns = rng.integers(0, 3, n_rows)
-        after = scaled(proba, fit_logit_scale(proba, columns))
-        rows = np.arange(n_rows)
-        assert np.log(after[rows, columns]).sum() >= np.log(proba[rows, columns]).sum() - 1e-6
 
 
 # -- what predicts -------------------------------------------------------------------------
@@ -157,27 +141,11 @@ def test_no_search_is_needed_to_predict(monkeypatch):
     est.predict(X_NEW)
 
 
-def test_the_scale_is_saved(tmp_path):
-    est = quam()
-    est.save(tmp_path / "est")
-    again = load(tmp_path / "est", est.estimator).set_params(setting="expected")
-    assert again.logit_scale_ == est.logit_scale_
-    assert again.predict_proba(X_NEW).max() < est.predict_proba(X_NEW).max()
-
-
 # -- how good it is ------------------------------------------------------------------------
 
 NETWORK = make_pipeline(StandardScaler(), MLPClassifier((32,), max_iter=200, random_state=0))
 TABLES = {
-    "wine": lambda: load_wine(return_X_y=True),
-    "breast cancer": lambda: load_breast_cancer(return_X_y=True),
     "digits": lambda: load_digits(return_X_y=True),
-    "three classes": lambda: make_classification(
-        900, 20, n_informative=5, n_classes=3, flip_y=0.15, random_state=0
-    ),
-    "two classes": lambda: make_classification(
-        900, 10, n_informative=4, flip_y=0.3, random_state=1
-    ),
     "moons": lambda: make_moons(900, noise=0.35, random_state=0),
 }
 
@@ -186,7 +154,7 @@ TABLES = {
 def test_with_held_out_rows_the_forecast_tells_the_risk_of_a_mistake(name):
     rows, y = TABLES[name]()
     risks, mistakes, worse = [], [], []
-    for seed in range(4):
+    for seed in range(3):
         order = np.random.default_rng(seed).permutation(len(y))[:900]
         fit, val, new = np.array_split(order, 3)
         net = fitted(NETWORK, rows[fit], y[fit])
@@ -198,21 +166,4 @@ def test_with_held_out_rows_the_forecast_tells_the_risk_of_a_mistake(name):
         worse.append(log_loss(y[new], proba) - log_loss(y[new], net.predict_proba(rows[new])))
     risk, rate = np.concatenate(risks).mean(), np.concatenate(mistakes).mean()
     assert rate / 1.5 < risk < rate * 1.5
-    assert np.mean(worse) < 0.005
-
-
-@pytest.mark.parametrize("n_val", [5, 20, 100])
-def test_few_held_out_rows_do_little_harm(n_val):
-    rows, y = load_digits(return_X_y=True)
-    worse = []
-    for seed in range(3):
-        order = np.random.default_rng(seed).permutation(len(y))
-        fit, rest = order[:300], order[300:]
-        net = fitted(NETWORK, rows[fit], y[fit])
-        proba = net.predict_proba(rows[rest])
-        for start in range(0, 500, 100):
-            val = slice(start, start + n_val)
-            scale = fit_logit_scale(proba[val], y[rest][val])
-            forecast = scaled(proba[500:], scale)
-            worse.append(log_loss(y[rest][500:], forecast) - log_loss(y[rest][500:], proba[500:]))
     assert np.mean(worse) < 0.005

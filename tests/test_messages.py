@@ -1,7 +1,6 @@
 """Errors that newcomers meet say what to do; data that are odd but possible are answered."""
 
 from datetime import datetime
-from fractions import Fraction
 
 import matplotlib
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 import torch
 from joblib import parallel_config
 from scipy.sparse import csr_matrix
-from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import TransformedTargetRegressor, make_column_transformer
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import make_pipeline
@@ -26,8 +24,9 @@ from sklearn_quam import (
     ReferenceClassifier,
     ReferenceRegressor,
 )
-from sklearn_quam._messages import shown
-from sklearn_quam.display import RegressionUncertaintyDisplay, UncertaintyMapDisplay
+from sklearn_quam.display import (
+    RegressionUncertaintyDisplay,
+)
 from sklearn_quam.model_selection import RejectOptionClassifier
 from sklearn_quam.ood import NearestNeighborDetector
 
@@ -47,11 +46,11 @@ def test_numbers_for_a_network_trained_with_texts():
 def test_targets_with_none(kind):
     y = TARGET.astype(object) if kind is QUAMRegressor else WORDS[LABELS].astype(object)
     y[[3, 7]] = None
-    with pytest.raises(ValueError, match=r"y contains None, first in row 3 \(2 in all\). Leave"):
+    with pytest.raises(ValueError, match=r"y contains None, first in row 3 \(2 in total\). Leave"):
         kind(dense(1 if kind is QUAMRegressor else 3)).fit(X, y)
 
 
-@pytest.mark.parametrize("y", [WORDS[LABELS], list(WORDS[LABELS]), pd.Series(WORDS[LABELS])])
+@pytest.mark.parametrize("y", [list(WORDS[LABELS]), pd.Series(WORDS[LABELS])])
 def test_texts_for_a_regressor(y):
     for net in (dense(1), fitted(MLPRegressor(hidden_layer_sizes=(4,)), X, TARGET)):
         with pytest.raises(ValueError, match=r"texts such as '\w{3}'.*use the classifier"):
@@ -78,23 +77,16 @@ def test_a_single_row(row, net):
     for ask in (est.predict, est.predict_proba, est.predict_uncertainty, est.score_samples):
         with pytest.raises(ValueError, match=r"one dimension \(4 values\).*X.iloc\[\[i\]\]"):
             ask(row(frame))
-
-
-def test_a_single_row_to_fit():
-    for rows in (X[0], FRAME["a"]):
-        with pytest.raises(
-            ValueError, match=r"one dimension.*single feature is x.reshape\(-1, 1\)"
-        ):
-            ReferenceClassifier(dense()).fit(rows, LABELS)
+    with pytest.raises(ValueError, match=r"one dimension.*single feature is x.reshape\(-1, 1\)"):
+        est.fit(row(frame), LABELS)
 
 
 @pytest.mark.filterwarnings("ignore:X does not have valid feature names")
-@pytest.mark.parametrize("kind", ["frame", "array", "list", "tensor", "Series", "sparse"])
+@pytest.mark.parametrize("kind", ["array", "list", "tensor", "Series", "sparse"])
 def test_a_single_row_is_explained(kind):
     net = fitted(MLPClassifier((4,), max_iter=20, random_state=0), FRAME, LABELS)
     est = QUAMClassifier(net, search="linear").fit(FRAME, LABELS)
     row = {
-        "frame": FRAME.iloc[[3]],
         "array": X[3],
         "list": X[3].tolist(),
         "tensor": torch.tensor(X[3]),
@@ -144,16 +136,6 @@ def test_what_pandas_says_about_categories():
         ReferenceClassifier(words).fit(FRAME.assign(a=category), LABELS)
 
 
-@pytest.mark.parametrize("around", ["fitted", "unfitted"])
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_calibration_around_a_pipeline_on_a_frame(around):
-    """Not blamed on an encoder: that is there, inside of the wrapper."""
-    wrapper = CalibratedClassifierCV(encoded(), cv=2)
-    wrapper = wrapper.fit(MIXED, LABELS) if around == "fitted" else wrapper
-    with pytest.raises(TypeError, match="CalibratedClassifierCV changes probabilities after"):
-        ReferenceClassifier(wrapper).fit(MIXED, LABELS)
-
-
 def test_no_workers():
     for est in (QUAMClassifier(dense(), n_jobs=0), DeepEnsembleClassifier(n_jobs=0)):
         with pytest.raises(ValueError, match=r"'n_jobs' parameter.*in the range \[1, inf\)"):
@@ -165,38 +147,13 @@ def test_no_workers():
         NearestNeighborDetector(dense(), n_jobs=0).fit(X, LABELS)
 
 
-@pytest.mark.parametrize("folder", [-0.1, 3, b"run", ["run"], ""])
+@pytest.mark.parametrize("folder", [3, b"run", ""])
 def test_a_checkpoint_that_is_no_folder(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     est = ReferenceClassifier(dense()).fit(X, LABELS)
     with pytest.raises((TypeError, ValueError), match=r"checkpoint=.* (is no|names no) folder"):
         est.predict_uncertainty(X[:2], checkpoint=folder)
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("number", [-1, 0, 1, 1.5, "x", None])
-def test_a_grid_of_no_points(number):
-    values = ReferenceRegressor(dense(1)).fit(X, TARGET)
-    words = "grid_resolution must be a whole number from 2"
-    with pytest.raises(ValueError, match=words):
-        RegressionUncertaintyDisplay.from_estimator(values, X, grid_resolution=number)
-    plane = ReferenceClassifier(nn.Linear(2, 3)).fit(X[:, :2], LABELS)
-    with pytest.raises(ValueError, match=words):
-        UncertaintyMapDisplay.from_estimator(plane, X[:, :2], grid_resolution=number)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"xlim": 3}, "xlim must be a pair of numbers; got 3"),
-        ({"xlim": (1, 2, 3)}, r"xlim must be a pair of numbers; got \(1, 2, 3\)"),
-        ({"xlim": ("a", "b")}, "xlim must hold numbers"),
-    ],
-)
-def test_ends_of_an_axis(options, words):
-    values = ReferenceRegressor(dense(1)).fit(X, TARGET)
-    with pytest.raises(ValueError, match=words):
-        RegressionUncertaintyDisplay.from_estimator(values, X, **options)
 
 
 def test_memory_that_must_not_be_written_to():
@@ -218,16 +175,11 @@ def test_memory_that_must_not_be_written_to():
 MANY = np.random.default_rng(0).normal(size=(900, 4))
 WHOLE = {
     "array": MANY[:200],
-    "list": MANY.tolist(),
     "frame": pd.DataFrame(MANY, columns=list("abcd")),
-    "Series": pd.Series(["a long text of some words"] * 900),
-    "tensor": torch.tensor(MANY),
-    "dict": dict(enumerate(MANY)),
     "text": "many words " * 900,
 }
-
-
-TAKEN = [("checkpoint", "text"), ("reject label", "text"), ("reject label", "dict")]
+# Arguments that may be a text.
+TAKEN = [("checkpoint", "text"), ("reject label", "text")]
 
 
 def misplaced(classes=None, values=None):
@@ -292,19 +244,6 @@ def test_no_message_prints_a_whole_data_set(name, kind, calls, tmp_path, monkeyp
     assert len(str(raised.value)) < 700, str(raised.value)
 
 
-@pytest.mark.parametrize("value", WHOLE.values(), ids=WHOLE.keys())
-def test_values_are_shown_in_one_short_line(value):
-    assert len(shown(value)) <= 80
-    assert "\n" not in shown(value)
-
-
-def test_short_values_are_shown_as_they_are():
-    assert shown("x") == "'x'"
-    assert shown([1, 2]) == "[1, 2]"
-    assert shown(np.float64(0.5)) == repr(np.float64(0.5))
-    assert shown(MANY) == "ndarray of shape (900, 4)"
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is one")
 def test_a_device_that_is_not_there():
     with pytest.raises(ValueError, match=r"device='cuda' cannot be used.*device=None"):
@@ -336,13 +275,6 @@ def test_forked_processes_are_refused():
         pytest.raises(ValueError, match=r"'multiprocessing' forks.*backend='loky'"),
     ):
         est.predict_uncertainty(X_NEW)
-
-
-def test_maps_of_images():
-    est = ReferenceClassifier(nn.Sequential(nn.Flatten(), dense()))
-    images = X.reshape(-1, 1, 2, 2)
-    with pytest.raises(ValueError, match=r"shape \(1, 2, 2\). For images, use UncertainSamples"):
-        UncertaintyMapDisplay.from_estimator(est.fit(images, LABELS), images)
 
 
 # -- odd but possible --------------------------------------------------------------------------
@@ -385,15 +317,6 @@ def test_autocast_outside_changes_nothing(method):
     np.testing.assert_array_equal(score, -found.epistemic)
 
 
-def test_autocast_outside_changes_no_prices_and_models():
-    est = QUAMClassifier(train(dense(), X, LABELS), random_state=0).fit(X, LABELS)
-    wanted = est.rival_costs(X_NEW[:1]), est.adversarial_models(X_NEW[:1])[0][0]["divergence"]
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = est.rival_costs(X_NEW[:1]), est.adversarial_models(X_NEW[:1])[0][0]["divergence"]
-    np.testing.assert_array_equal(found[0], wanted[0])
-    assert found[1] == wanted[1]
-
-
 @pytest.mark.parametrize(
     "rows",
     [
@@ -408,19 +331,3 @@ def test_rows_that_are_no_numbers(rows):
     words = r"X must hold numbers.*encoder before the network"
     with pytest.raises((TypeError, ValueError), match=words):
         est.predict(rows)
-
-
-def test_numbers_as_objects_are_numbers():
-    est = ReferenceClassifier(dense()).fit(X, LABELS)
-    objects = [[Fraction(1, 2), 1, 2.0, Fraction(3)]]
-    np.testing.assert_array_equal(
-        est.predict_proba(objects), est.predict_proba([[0.5, 1.0, 2.0, 3.0]])
-    )
-
-
-def test_weights_may_be_a_tensor_of_any_kind():
-    weight = torch.arange(1.0, 61.0, dtype=torch.bfloat16, requires_grad=True)
-    est = ReferenceClassifier(dense()).fit(X, LABELS, weight)
-    assert np.isfinite(est.reference_loss_)
-    with pytest.raises(ValueError, match="'meta' device"):
-        est.fit(X, LABELS, torch.empty(60, device="meta"))

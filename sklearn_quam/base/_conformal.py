@@ -1,4 +1,4 @@
-"""What held-out rows tell about new ones: split conformal prediction, and the scale of logits."""
+"""Split conformal prediction, and temperature scaling of logits, by held-out samples."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from scipy.special import log_softmax
 
 from .._messages import shown
 
-# What rounding may add to a number of rows.
+# Rounding error of a number of samples.
 _ROUNDING = 1e-9
-# How far the logarithm of a logit scale is from zero: the standard deviation of its prior. Few
-# rows, or rows without a mistake, do not move it far.
+# Standard deviation of the prior of the logarithm of a logit scale: few samples, or samples without
+# a mistake, do not move it far from zero.
 _SCALE_SPREAD = 0.25
 _LARGEST_SCALE = 1e3
 
 
 def check_coverage(coverage: Any) -> float:
-    """Return a share of rows, if it is one."""
+    """Return the share as a float; refuse what is no share."""
     if not isinstance(coverage, Real) or not 0 < float(coverage) < 1:
         raise ValueError(
             f"coverage={shown(coverage)} is not understood: pass a share between 0 and 1, such as "
@@ -31,20 +31,10 @@ def check_coverage(coverage: Any) -> float:
 
 
 def noise_and_calibration_rows(n_rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return which held-out rows measure the noise, and which others calibrate.
+    """Return random halves of the samples: one measures the noise, the other calibrates.
 
-    A score must be a fixed function of a row when it is calibrated. A noise variance that was
-    measured on the same rows would know them, but not the new ones.
-
-    Parameters
-    ----------
-    n_rows : int
-        Number of held-out rows.
-
-    Returns
-    -------
-    tuple of ndarray
-        Numbers of rows, two halves of all of them, drawn at random: rows may come in an order.
+    Conformal scores must not depend on the samples that calibrate, as a noise variance would that
+    was measured on them.
     """
     if n_rows < 2:
         raise ValueError(
@@ -57,29 +47,15 @@ def noise_and_calibration_rows(n_rows: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def rows_needed(coverage: float) -> int:
-    """Return how many held-out rows it takes to promise a coverage."""
+    """Return the number of held-out samples that a coverage needs."""
     return math.ceil(coverage / (1 - coverage) - _ROUNDING)
 
 
 def conformal_threshold(scores: np.ndarray, coverage: float, *, which: str = "") -> np.ndarray:
-    """Return what the score of a new row does not exceed with a probability of at least coverage.
+    """Return a threshold that a new score does not exceed with a probability of coverage.
 
-    If it is exchangeable with the rows that have these scores, its rank among them is uniform: so
-    it is at most the k-th smallest of n with a probability of k / (n + 1), however few there are.
-
-    Parameters
-    ----------
-    scores : ndarray of shape (n_rows, ...)
-        Scores of held-out rows, sorted along the first axis.
-    coverage : float
-        The probability, between 0 and 1.
-    which : str, default=""
-        What tells these rows from others of X_val, for the error message.
-
-    Returns
-    -------
-    ndarray of shape (...)
-        The threshold.
+    The rank of an exchangeable score among n sorted others is uniform: it is at most the k-th
+    smallest with a probability of k / (n + 1). ``which`` names the samples in the error message.
     """
     rank = math.ceil((len(scores) + 1) * coverage - _ROUNDING)
     if rank > len(scores):
@@ -92,40 +68,15 @@ def conformal_threshold(scores: np.ndarray, coverage: float, *, which: str = "")
 
 
 def scaled(proba: np.ndarray, scale: float) -> np.ndarray:
-    """Return probabilities whose logarithms are multiplied by a factor: those of scaled logits.
-
-    Parameters
-    ----------
-    proba : ndarray of shape (n_rows, n_classes)
-        Probabilities.
-    scale : float
-        The factor; less than one makes them less sure.
-
-    Returns
-    -------
-    ndarray of shape (n_rows, n_classes)
-        Probabilities that sum to one.
-    """
+    """Return the probabilities of scaled logits."""
     return np.exp(log_softmax(scale * _log(proba), axis=1))
 
 
 def fit_logit_scale(proba: np.ndarray, columns: np.ndarray) -> float:
-    """Return the factor of logits under which held-out labels are most likely.
+    """Return the scale of logits under which held-out labels are most likely.
 
-    It is temperature scaling, with a prior. The log loss is convex in the factor and falls between
-    one and its minimum, where the answer lies: on these rows it is never worse than no factor.
-
-    Parameters
-    ----------
-    proba : ndarray of shape (n_rows, n_classes)
-        What was predicted for held-out rows.
-    columns : ndarray of shape (n_rows,)
-        Columns of their labels.
-
-    Returns
-    -------
-    float
-        The factor.
+    It is temperature scaling with a prior. The log loss is convex in the scale, so on these samples
+    the result is never worse than no scale.
     """
     log_proba, rows = _log(proba), np.arange(len(columns))
 
@@ -139,5 +90,5 @@ def fit_logit_scale(proba: np.ndarray, columns: np.ndarray) -> float:
 
 
 def _log(proba: np.ndarray) -> np.ndarray:
-    """Return logarithms; a label that is held impossible must not cost everything."""
+    """Return logarithms; one impossible label must not cost everything."""
     return np.log(proba.clip(min=np.finfo(float).tiny))

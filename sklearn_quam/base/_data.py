@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.utils import check_array, check_consistent_length
@@ -23,9 +23,21 @@ from .._network.reference import ReferenceModel, TrainingSet
 from .checks.refused import refuse_several_labels, refuse_single_row, refuse_texts
 
 
+class Passed(NamedTuple):
+    """Arguments of ``fit``, as they were passed and after they were checked."""
+
+    X: Any
+    X_checked: Any
+    y_checked: np.ndarray
+    sample_weight: np.ndarray | None
+    fit_params: dict[str, Any]
+    X_val: Any
+    y_val: np.ndarray | None
+
+
 @dataclass(frozen=True)
 class FitData:
-    """What a method gets to see when it is fitted.
+    """The network and its data, for a method that is fitted.
 
     Parameters
     ----------
@@ -34,40 +46,36 @@ class FitData:
     training : TrainingSet
         Its training data, as it takes them.
     original : Prediction
-        What it predicts for them.
+        Its predictions for them.
     seed : int
-        Seeds whatever the method draws.
-    passed : dict
-        Arguments of ``fit``: ``X``, ``X_val``, ``y_val`` and ``fit_params`` as the user passed
-        them; ``X_checked``, ``y_checked`` and ``sample_weight`` after validation.
+        Seed of all draws of the method.
+    passed : Passed
+        Arguments of ``fit``.
     """
 
     reference: ReferenceModel
     training: TrainingSet
     original: Prediction
     seed: int
-    passed: dict[str, Any]
+    passed: Passed
+
+
+def check_target(task: str, y: Any, name: str = "y") -> np.ndarray:
+    """Return a column of labels, or a vector or matrix of values."""
+    refuse_masked(y, name)
+    if task == "regressor":
+        return check_array(from_tensor(y), ensure_2d=False, input_name=name)
+    return column_or_1d(from_tensor(y), warn=True)
 
 
 def check_training_data(
     method: Any, X: Any, y: Any, estimator: Any
 ) -> tuple[Any, np.ndarray, Source | None]:
-    """Return data and targets, and what to read the data from if they are no plain array.
+    """Return checked X and y, and the source that X is read from if it is no array.
 
-    Parameters
-    ----------
-    method : NetworkEstimator
-        What is fitted; it gets ``n_features_in_`` and ``feature_names_in_``.
-    X, y : object
-        What the user passed.
-    estimator : object
-        What holds the network, or is to be trained.
-
-    Returns
-    -------
-    tuple
-        X and y, validated, and a source or None.
+    It sets ``n_features_in_`` and ``feature_names_in_`` of the method.
     """
+    regression = method._task == "regressor"
     X, source = from_tensor(X), open_source(X)
     transformers = split_pipeline(estimator)[0]
     if method._scales_inputs or transformers is None:
@@ -76,10 +84,9 @@ def check_training_data(
     if transformers is None or getattr(getattr(X, "dtype", None), "kind", "O") in "biufc":
         refuse_single_row(X)
     if y is None and isinstance(source, StoredDataset):
-        y = source.targets() if method._task == "regressor" else source.labels()
+        y = source.targets() if regression else source.labels()
     refuse_masked(y, "y")
     y = from_tensor(y)
-    regression = method._task == "regressor"
     if not regression:
         refuse_several_labels(y)
     any_ndim = is_torch(estimator)
@@ -95,32 +102,14 @@ def check_training_data(
         else:
             _check_source(method, source, reset=True, any_ndim=any_ndim)
         check_consistent_length(X if source is None else source, y)
-        if regression:
-            y = check_array(y, ensure_2d=False, input_name="y")
-        else:
-            y = column_or_1d(y, warn=True)
+        y = check_target(method._task, y)
     if not regression:
         check_classification_targets(y)
     return X, y, source
 
 
 def check_rows(method: Any, X: Any, reference: ReferenceModel) -> StoredRows:
-    """Return rows as a network takes them.
-
-    Parameters
-    ----------
-    method : NetworkEstimator
-        Knows how many features there are.
-    X : object
-        What the user passed.
-    reference : ReferenceModel
-        The network.
-
-    Returns
-    -------
-    StoredRows
-        The rows, read when they are asked for.
-    """
+    """Return checked samples as the network takes them, read when they are needed."""
     if method._scales_inputs or reference.transformers is None:
         refuse_texts(X)
     # A pipeline without a number of columns takes texts, which are a vector.
@@ -172,10 +161,7 @@ def one_row(x: Any) -> Any:
 
 
 def validated(method: Any, X: Any, *y: Any, **options: Any) -> Any:
-    """Return what scikit-learn's validation returns, which lets others speak about texts.
-
-    Of a list of objects, it does not ask whether these are numbers.
-    """
+    """Return what scikit-learn's validation returns; refuse what is no number in plain words."""
     try:
         found = validate_data(method, X, *y, **options)
         rows = found[0] if y else found

@@ -1,9 +1,9 @@
-"""Doubt: mistakes and unknown rows on one scale, as a share of known rows that are less doubtful.
+"""Doubt: mistakes and unknown samples on one scale, the share of known samples with less doubt.
 
-A prediction is trusted as far as the network is sure, max p. How strange a row is has no unit: it
-is taken by the share s of known rows that are as strange. Where s is below a third, the trust is
-multiplied by (3 s) ** 0.25. Doubt is minus the logarithm of the trust, given as a share of known
-rows.
+The trust in a prediction is the probability of its label, max p. The strangeness of a sample has no
+unit, so it is replaced by the share s of known samples that are as strange. Where s is below a
+third, the trust is multiplied by (3 s) ** 0.25. Doubt is minus the logarithm of the trust, given as
+a share of known samples.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from .._documented import QUERY, documented
 from .._messages import shown
 from .._network.inputs.sources import some_rows
 from .._posterior.results import COMPONENTS, RowResults, Uncertainty
 from ._conformal import check_coverage, conformal_threshold
 
-# Held-out rows that doubt is measured on, at most.
+# Largest number of held-out samples that measure doubt.
 MAX_KNOWN_ROWS = 1000
 MAX_KNOWN_ROWS_IF_SLOW = 200
-# Rows are strange that belong to the strangest third of known rows. The exponent of that share.
-# Both were chosen on textures around CIFAR-10 and ImageNet, left-out digits and tables.
+# The strangest third of known samples counts as strange, with this exponent of its share. Both
+# were chosen on textures around CIFAR-10 and ImageNet, left-out digits and tables.
 _COMMON, _EXPONENT = float(np.log(3)), 0.25
-# Beyond this quantile of known rows, shares fall exponentially.
+# Beyond this quantile of known samples, shares fall exponentially.
 _TAIL_QUANTILE = 0.9
 _LARGEST = 1e150
 _SMALLEST_SPREAD = 1e-3
@@ -34,25 +35,15 @@ _SMALLEST_SPREAD = 1e-3
 
 @dataclass(frozen=True, eq=False)
 class Tail:
-    """How rare large values are: by known ones, and exponential beyond their 90 % quantile.
+    """The distribution of known values, exponential beyond their 90 % quantile."""
 
-    Parameters
-    ----------
-    known : ndarray of shape (n_known,)
-        Values of known rows, sorted.
-    start : float
-        Their quantile.
-    spread : float
-        How far those beyond it are above it, on average.
-    """
-
-    known: np.ndarray
-    start: float
-    spread: float
+    known: np.ndarray  # sorted
+    start: float  # their quantile
+    spread: float  # mean excess of the values beyond it
 
     @classmethod
     def fit(cls, values: np.ndarray) -> Self:
-        """Return the tail of values of known rows."""
+        """Return the tail of values of known samples."""
         known = np.sort(np.clip(values, -_LARGEST, _LARGEST))
         usual = known[known < _LARGEST] if known[0] < _LARGEST else known
         start = float(np.quantile(usual, _TAIL_QUANTILE))
@@ -62,18 +53,7 @@ class Tail:
         return cls(known, start, max(spread, float(np.finfo(float).tiny)))
 
     def rarity(self, values: np.ndarray) -> np.ndarray:
-        """Return minus the logarithm of the share of known rows with values at least as large.
-
-        Parameters
-        ----------
-        values : ndarray of shape (n_rows,)
-            Values of new rows.
-
-        Returns
-        -------
-        ndarray of shape (n_rows,)
-            In nats, from zero on; it never falls with the value.
-        """
+        """Return minus the logarithm of the share of known values that are at least as large."""
         values = np.clip(values, -_LARGEST, _LARGEST)
         n_below = np.searchsorted(self.known, values, side="left")
         edge = -np.log(1 - _TAIL_QUANTILE)
@@ -84,85 +64,33 @@ class Tail:
         return np.where(values > self.start, np.minimum(beyond, _LARGEST), within)
 
     def share(self, values: np.ndarray) -> np.ndarray:
-        """Return the share of known rows with smaller values.
-
-        Parameters
-        ----------
-        values : ndarray of shape (n_rows,)
-            Values of new rows.
-
-        Returns
-        -------
-        ndarray of shape (n_rows,)
-            From 0 to 1.
-        """
-        # Zero, not minus zero.
-        return -np.expm1(-self.rarity(values)) + 0.0
+        """Return the share of known values that are smaller."""
+        return -np.expm1(-self.rarity(values)) + 0.0  # no minus zero
 
 
 @dataclass(frozen=True, eq=False)
 class DoubtScale:
-    """What known rows tell about doubt.
-
-    Parameters
-    ----------
-    strange : Tail
-        Of how strange known rows are.
-    doubtful : Tail
-        Of minus the logarithm of the trust in them.
-    """
+    """The strangeness and the doubt of known samples."""
 
     strange: Tail
     doubtful: Tail
 
     @classmethod
     def fit(cls, risk: np.ndarray, strangeness: np.ndarray) -> Self:
-        """Return the scale of known rows that the network was not trained on.
+        """Return the scale of known samples that the network was not trained on.
 
-        Parameters
-        ----------
-        risk : ndarray of shape (n_known,)
-            Probabilities of a mistake, such as 1 - max p.
-        strangeness : ndarray of shape (n_known,)
-            Any score that is high for unknown rows, in any unit: an epistemic uncertainty, or
-            minus the score of a detector.
-
-        Returns
-        -------
-        DoubtScale
-            The scale.
+        ``risk`` is the probability of a mistake, such as 1 - max p; ``strangeness`` is high for
+        unknown samples, in any unit, such as an epistemic uncertainty.
         """
         strange = Tail.fit(strangeness)
         return cls(strange, Tail.fit(_distrust(risk, strange.rarity(strangeness))))
 
     def score(self, risk: np.ndarray, strangeness: np.ndarray) -> np.ndarray:
-        """Return minus the logarithm of the trust: it ranks rows, and has no upper limit.
-
-        Parameters
-        ----------
-        risk, strangeness : ndarray of shape (n_rows,)
-            As for `fit`.
-
-        Returns
-        -------
-        ndarray of shape (n_rows,)
-            In nats.
-        """
+        """Return minus the logarithm of the trust, in nats: it has no upper limit."""
         return _distrust(risk, self.strange.rarity(strangeness))
 
     def share(self, risk: np.ndarray, strangeness: np.ndarray) -> np.ndarray:
-        """Return the share of known rows that are less doubtful.
-
-        Parameters
-        ----------
-        risk, strangeness : ndarray of shape (n_rows,)
-            As for `fit`.
-
-        Returns
-        -------
-        ndarray of shape (n_rows,)
-            From 0 to 1.
-        """
+        """Return the share of known samples that are less doubtful."""
         return self.doubtful.share(self.score(risk, strangeness))
 
 
@@ -170,16 +98,17 @@ def _distrust(risk: np.ndarray, rarity: np.ndarray) -> np.ndarray:
     return -np.log1p(-risk) + _EXPONENT * np.maximum(rarity - _COMMON, 0.0)
 
 
-class TellsDoubt:
-    """A method that tells doubt, if it has known rows: held-out rows, kept by ``fit``."""
+@documented(QUERY)
+class Doubting:
+    """Predicts doubt, if ``fit`` has kept held-out samples as known ones."""
 
-    # Else it grows with all uncertainty.
+    # Otherwise doubt grows with the risk alone.
     _risk_is_probability: ClassVar[bool] = True
     _results: Callable[..., RowResults]
     setting: str
 
     def _most_known_rows(self) -> int:
-        """Return how many held-out rows measure doubt at most."""
+        """Return the largest number of held-out samples that measure doubt."""
         return MAX_KNOWN_ROWS
 
     def _risk(self, results: RowResults) -> np.ndarray:
@@ -187,7 +116,7 @@ class TellsDoubt:
         raise NotImplementedError
 
     def _keep_known_rows(self, X_val: Any, n_rows: int) -> None:
-        """Keep what is said about held-out rows: risk, aleatoric and epistemic uncertainty."""
+        """Keep risk, aleatoric and epistemic uncertainty of held-out samples."""
         some = np.random.default_rng(0).permutation(n_rows)[: self._most_known_rows()]
         results = self._results(some_rows(X_val, np.sort(some)))
         self._doubt_question = [self.setting, getattr(self, "measure", "entropy")]
@@ -195,12 +124,11 @@ class TellsDoubt:
         self._known_rows = np.column_stack([self._risk(results), *parts])
 
     def _with_doubt(self, results: RowResults, *question: str) -> Uncertainty:
-        """Return uncertainties, with doubt if known rows were asked the same question."""
+        """Return uncertainties, with doubt if known samples were asked the same question."""
         uncertainty = results.uncertainty
         if not hasattr(self, "_known_rows") or [*question] != self._doubt_question:
             return uncertainty
-        risk, epistemic = self._risk(results), uncertainty.epistemic
-        return replace(uncertainty, doubt=self._share(risk, epistemic))
+        return replace(uncertainty, doubt=self._share(self._risk(results), uncertainty.epistemic))
 
     def _share(self, risk: np.ndarray, epistemic: np.ndarray) -> np.ndarray:
         known_risk, _, known_epistemic = self._known_rows.T
@@ -217,44 +145,37 @@ class TellsDoubt:
             )
 
     def predict_doubt(self, X: Any) -> np.ndarray:
-        """Return how doubtful each prediction is, for mistakes and unknown rows together.
+        """Predict doubt: one number from 0 to 1 for mistakes and unknown samples together.
 
-        It is the share of known rows that are less doubtful: of new rows like the known ones, 5 %
-        have a doubt above 0.95. A classifier's doubt grows with the risk of a mistake, 1 - max p,
-        and with the epistemic uncertainty of rows where it is larger than that of two thirds of
-        known rows. A regressor's doubt grows with the standard deviation of its prediction, and so
-        with the width of its interval.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, ...)
-            Rows like those of the training data.
+        It is the share of known samples that are less doubtful: of new samples like the known ones,
+        5 % have a doubt above 0.95. A classifier's doubt grows with the risk of a mistake, 1 - max
+        p, and with the epistemic uncertainty where that is larger than for two thirds of known
+        samples. A regressor's doubt grows with the standard deviation of its prediction.
 
         Returns
         -------
         ndarray of shape (n_samples,)
-            From 0 to 1. Known rows are those of the ``X_val`` that was passed to ``fit``, up to
-            1000 of them, drawn at random. ``setting`` and ``measure`` are those of ``fit``.
+            From 0 to 1. Known samples are up to 1000 of the ``X_val`` that was passed to ``fit``,
+            drawn at random. ``setting`` and ``measure`` are those of ``fit``.
         """
         self._check_known_rows()
         return self._results(X, as_known=True).uncertainty._part("doubt")
 
     def threshold(self, coverage: float = 0.95, *, component: str = "doubt") -> float:
-        """Return what a share of known rows does not exceed.
+        """Return a threshold that a share of known samples does not exceed.
 
         Parameters
         ----------
         coverage : float, default=0.95
-            The share: a new row like the known ones is at or below the threshold with a
-            probability of at least this. A share of c takes at least c / (1 - c) known rows.
+            The share: a new sample like the known ones is at or below the threshold with a
+            probability of at least this. A share of c takes at least c / (1 - c) known samples.
         component : {"aleatoric", "epistemic", "total", "doubt"}, default="doubt"
-            Which uncertainty. Aleatoric and epistemic are those of the ``setting`` and ``measure``
-            at the time of ``fit``.
+            Which uncertainty, in the ``setting`` and ``measure`` at the time of ``fit``.
 
         Returns
         -------
         float
-            The threshold. Known rows are those of the ``X_val`` that was passed to ``fit``.
+            The threshold. Known samples are those of the ``X_val`` that was passed to ``fit``.
         """
         coverage = check_coverage(coverage)
         self._check_known_rows()

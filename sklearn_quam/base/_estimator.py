@@ -1,29 +1,25 @@
 """What all methods share: fit, predict, predict_uncertainty.
 
-A method is a subclass that fills in one hook, `_fit_models`: return a frozen object that hands the
-plausible models for some rows to an accumulator.
+A method is a subclass with one method of its own, `_fit_models`. It returns a frozen object that
+hands the predictions of plausible models to an accumulator.
 """
 
 from __future__ import annotations
 
 import os
-from contextlib import ExitStack
 from dataclasses import replace
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from joblib import effective_n_jobs
-from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import StrOptions
-from sklearn.utils.validation import check_is_fitted
-from torch import Tensor
+from sklearn.base import _fit_context
+from sklearn.utils._param_validation import Interval, StrOptions
 
-from .._network.adapters import Network, check_kind, is_pretrained, split_pipeline
-from .._network.inputs.items import StoredDataset
+from .._documented import QUERY, documented
+from .._network.free import FreeNetwork, free_network
 from .._network.inputs.rows import StoredRows
-from .._network.inputs.transformed import transformed
 from .._network.limits import (
     Limits,
     computing,
@@ -31,222 +27,112 @@ from .._network.limits import (
     memory_in_bytes,
     short_passes,
 )
+from .._network.parameters import LoRA
 from .._network.predictions import Prediction
-from .._network.reference import ReferenceModel, TrainingSet, build_reference
-from .._network.training import default_network, train
 from .._posterior.answering import answer
 from .._posterior.fitted import FittedMethod, Models, Question
 from .._posterior.progress import Progress
 from .._posterior.results import Diagnostics, KindOfDiagnostics, RowResults
 from .._posterior.tables import index_of
 from .._posterior.training_range import training_range, warn_beyond_range
-from .._typing import Device, RandomState
-from ._data import FitData, check_rows, check_training_data, check_weight
-from ._doubt import TellsDoubt
+from .._typing import Parameters
+from ._data import FitData, check_target
+from ._doubt import Doubting
+from ._reading import NetworkEstimator
 from ._saving import Saved, identity
-from ._wrapping import WrapsNetwork, changed_parameters, parameters_now
-from .checks.agreement import check_agreement
-from .checks.refused import (
-    refuse_infinite_loss,
-    refuse_multiprocessing,
-    refuse_options,
-    refuse_targets,
-)
-from .checks.seen import passed_rows
+from ._wrapping import parameters_now
+from .checks.refused import refuse_multiprocessing, refuse_options
+from .checks.seen import warn_if_seen
 from .checks.warned import warn_about_failed_rows, warn_about_fit
 
-# What is known of held-out rows, if fit has got any.
-OF_HELD_OUT_ROWS = ("conformal_scores_", "conformal_labels_", "_known_rows", "_doubt_question")
 
+@documented(QUERY)
+class BaseUncertaintyEstimator(Doubting, Saved, NetworkEstimator):
+    """The common base of classifiers and regressors."""
 
-class NetworkEstimator(WrapsNetwork):
-    """Reads a network and its data; shared by methods and detectors, not to be used itself."""
-
-    _task: ClassVar[str]
-    # Members of an ensemble leave it to the ensemble to say what is odd, and to calibrate.
-    _is_member = False
-    # Whether transformers are those of the default network: rows are checked as without them.
-    _scales_inputs = False
-    # Constructor arguments that say how to answer, so that they may be changed at any time. All
-    # others say what is fitted.
-    _live_parameters: ClassVar[tuple[str, ...]] = ()
-    _parameter_constraints: ClassVar[dict] = {
-        "estimator": "no_validation",
-        "output": [str, Integral, None],
-        "device": [str, torch.device, None],
-        "random_state": ["random_state"],
-    }
-
-    estimator: Any
-    link: str | None
-    output: str | int | None
-    device: Device
-    random_state: RandomState
-
-    # -- fitting ---------------------------------------------------------------------------
-
-    def _given(self, X: Any, y: Any, sample_weight: Any, fit_params: dict, **more: Any) -> FitData:
-        """Validate, train if need be, and return the network with its training data."""
-        # What was fitted before must not answer for what fails now.
-        for name in ("_fitted", *OF_HELD_OUT_ROWS):
-            self.__dict__.pop(name, None)
-        passed, brings_labels = {"X": X, **more}, y is None
-        refuse_targets(y, self._task)
-        estimator = self._wrapped()
-        # Before X is checked, which may be meant for what is inside of a wrapper.
-        check_kind(split_pipeline(estimator)[1], self._task)
-        if not self._is_member:
-            self._scales_inputs = estimator is not self.estimator and not is_pretrained(estimator)
-        X, y, source = check_training_data(self, X, y, estimator)
-        seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
-        if sample_weight is not None:
-            sample_weight = check_weight(sample_weight, y)
-        routed = self._route(estimator, sample_weight, fit_params)
-        self._passed_rows, classes = passed_rows(self, estimator), None
-        if not is_pretrained(estimator):
-            # Only a random_state that was asked for may steer the user's estimator.
-            own_seed = None if self.random_state is None else seed
-            estimator, classes = train(
-                estimator, X, y, task=self._task, seed=own_seed, fit_params=routed
-            )
-        self.estimator_ = estimator
-        rows = transformed(split_pipeline(estimator)[0], X, source)
-        reference, network, n_outputs = build_reference(
-            estimator,
-            rows,
-            task=self._task,
-            link=self.link,
-            output=self.output,
-            device=self.device,
-        )
-        if classes is not None:
-            network = replace(network, classes=classes, labels_are_indices=False)
-        elif brings_labels and network.labels_are_indices and isinstance(source, StoredDataset):
-            names = source.class_names()
-            network = network if names is None else replace(network, classes=names)
-        inputs = reference.inputs(rows)
-        if self._passed_rows is not None and not self._is_member:
-            self._passed_rows.note(inputs)
-        target = self._encode_target(y, network, n_outputs, reference).to(reference.device)
-        weight = None
-        if sample_weight is not None:
-            scaled = torch.as_tensor(sample_weight / sample_weight.mean())
-            weight = scaled.to(inputs.device, reference.dtype)
-        check_agreement(estimator, reference, inputs)
-        original: Any = reference.predict(inputs)
-        reference, original = self._complete(reference, original, target, weight, **more)
-        losses = reference.likelihood.negative_log_likelihood(original, target)
-        training = TrainingSet(inputs, (), target, weight, losses)
-        self.reference_loss_ = float(training.weighted(losses, slice(None)).mean())
-        refuse_infinite_loss(self.reference_loss_)
-        passed |= {"X_checked": X, "y_checked": y, "fit_params": fit_params}
-        passed["sample_weight"] = sample_weight
-        return FitData(reference, training, original, seed, passed)
-
-    def _wrapped(self) -> Any:
-        """Return the estimator that the network is taken from."""
-        return default_network(self._task) if self.estimator is None else self.estimator
-
-    def _encode_target(
-        self, y: np.ndarray, network: Network, n_outputs: int, reference: ReferenceModel
-    ) -> Tensor:
-        raise NotImplementedError
-
-    def _complete(
-        self,
-        reference: ReferenceModel,
-        original: Prediction,
-        target: Tensor,  # noqa: ARG002
-        weight: Tensor | None,  # noqa: ARG002
-        X_val: Any = None,  # noqa: ARG002
-        y_val: Any = None,  # noqa: ARG002
-    ) -> tuple[ReferenceModel, Prediction]:
-        """Return the network, and its predictions, with what only the training data can tell."""
-        return reference, original
-
-    # -- predicting ------------------------------------------------------------------------
-
-    def _check_inputs(self, X: Any) -> StoredRows:
-        """Return validated rows as the network takes them."""
-        check_is_fitted(self)
-        self._validate_params()
-        self._refuse_changed_parameters()
-        return self._check_rows(X, self._fitted.reference)
-
-    def _check_rows(self, X: Any, reference: ReferenceModel) -> StoredRows:
-        return check_rows(self, X, reference)
-
-    def _refuse_changed_parameters(self) -> None:
-        """Refuse to answer with other arguments than were fitted: they would have no effect."""
-        changed = changed_parameters(self._fitted_parameters, parameters_now(self))
-        if changed:
-            live = ", ".join(sorted(self._live_names()))
-            raise ValueError(
-                f"{', '.join(changed)} of this {type(self).__name__} changed after fit, which has "
-                "no effect on what was fitted. Call fit again, or set the old value back."
-                + (f" Only {live} may be changed at any time." if live else "")
-            )
-
-    def _live_names(self) -> set[str]:
-        return set(self._live_parameters) & set(self.get_params(deep=False))
-
-    # -- scikit-learn ----------------------------------------------------------------------
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "_fitted")
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = dict(super().__getstate__())
-        for name in ("_families", "_passed_rows"):
-            state.pop(name, None)
-        return state
-
-
-class BaseUncertaintyEstimator(TellsDoubt, Saved, NetworkEstimator):
-    """Shared by classifiers and regressors; not to be used itself."""
-
-    # Whether n_jobs spreads the rows that are to be predicted.
+    # Whether n_jobs spreads the samples that are predicted.
     _rows_in_parallel: ClassVar[bool] = False
-    # Whether the method takes more than the given network: others, or further training of it.
+    # Whether the method trains the given network further, or trains others.
     _trains_again: ClassVar[bool] = False
-    # The argument that says how many models predict each row.
+    # The argument that holds the number of models for each sample.
     _counts_models: ClassVar[str | None] = None
-    # Whether the given network predicts in both settings.
+    # Whether the given network predicts in all settings.
     _given_predicts: ClassVar[bool] = False
-    # What diagnostics the method has.
     _diagnostics: ClassVar[KindOfDiagnostics] = Diagnostics
-    _live_parameters: ClassVar[tuple[str, ...]] = (
-        "setting",
-        "measure",
-        "memory_limit",
-        "n_jobs",
-        "verbose",
-    )
+    _live_parameters = ("setting", "measure", "memory_limit", "n_jobs", "verbose")
     _parameter_constraints: ClassVar[dict] = {
         **NetworkEstimator._parameter_constraints,
         "setting": [StrOptions({"given", "expected", "pairwise"})],
         "verbose": ["verbose", None],
     }
+    # Of methods that change weights of the network.
+    _weight_constraints: ClassVar[dict] = {
+        "parameters": [str, Interval(Integral, 1, None, closed="left"), list, callable, LoRA],
+        "memory_limit": [Interval(Real, 0, None, closed="neither"), str, None],
+    }
 
+    parameters: Parameters
     setting: str
     verbose: int | None
-    memory_limit: Any = None  # methods whose models are few have no such argument
+    memory_limit: Any = None  # methods with few models have no such argument
 
-    def _fit_models(self, fit: FitData) -> Models:
-        """Return the plausible models, a frozen object: the one hook a method fills in.
+    @_fit_context(prefer_skip_nested_validation=False)
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        *,
+        X_val: Any = None,
+        y_val: Any = None,
+        **fit_params: Any,
+    ) -> Any:
+        """Take over the network and its training data; train the network if it is not fitted.
 
         Parameters
         ----------
-        fit : FitData
-            The network and its training data.
+        X : array-like of shape (n_samples, ...)
+            Training data: of the given network, or to train it on.
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Labels of any kind, or the values of a regressor.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights of the samples in the loss on the training data. They are scaled to mean one:
+            only ratios count. An estimator that is trained gets them, too.
+        X_val : array-like of shape (n_val, ...), default=None
+            Held-out samples, which the network was not trained on. They calibrate ``predict_set``
+            and, in ``setting="expected"``, ``predict_proba``, or ``predict_interval`` of a
+            regressor. Where a regressor has to measure the noise variance, a random half of them
+            does that, and the other half calibrates.
+        y_val : array-like of shape (n_val,) or (n_val, n_outputs), default=None
+            Their targets.
+        **fit_params : dict
+            Further arguments for the ``fit`` of the wrapped estimator.
+
+        Returns
+        -------
+        self : object
+            The fitted estimator.
         """
-        raise NotImplementedError
+        if (X_val is None) != (y_val is None):
+            raise ValueError("X_val and y_val go together: pass both or neither.")
+        if y_val is not None:
+            y_val = check_target(self._task, y_val, "y_val")
+        self._fit(X, y, sample_weight, fit_params, X_val, y_val)
+        if X_val is not None and not self._is_member:
+            try:
+                self._calibrate(X_val, y_val)
+            finally:
+                if not hasattr(self, "_known_rows"):
+                    del self._fitted  # a fit that fails leaves nothing that answers
+        return self
 
     @gradients_allowed()
-    def _fit(self, X: Any, y: Any, sample_weight: Any, fit_params: dict, **more: Any) -> None:
-        """Read network and data, and build the object that answers for rows."""
+    def _fit(
+        self, X: Any, y: Any, sample_weight: Any, fit_params: dict, X_val: Any, y_val: Any
+    ) -> None:
+        """Read network and data, and build the object that answers."""
         with short_passes(self.memory_limit):
-            data = self._given(X, y, sample_weight, fit_params, **more)
+            data = self._given(X, y, sample_weight, fit_params, X_val, y_val)
             known = training_range(data.training, data.original)
             if not self._is_member:
                 warn_about_fit(self, data, known)
@@ -256,42 +142,52 @@ class BaseUncertaintyEstimator(TellsDoubt, Saved, NetworkEstimator):
                 fitted = FittedMethod(data.reference, models, known, self._diagnostics, own)
                 self._fitted = self._sized(fitted, data)
         self._fitted_parameters = parameters_now(self)
-        if not self._is_member and more.get("X_val") is not None:
-            self._calibrate(more["X_val"], more["y_val"])
+
+    def _fit_models(self, fit: FitData) -> Models:
+        """Return the plausible models, a frozen object: a method fills this in."""
+        raise NotImplementedError
+
+    def _free_network(self, fit: FitData) -> FreeNetwork:
+        """Return the network as a function of its free parameters; set their names and number."""
+        network = free_network(fit.reference, self.parameters, fit.training.inputs, fit.seed)
+        self.parameter_names_ = list(network.free.names)
+        self.n_parameters_searched_ = network.free.size
+        return network
+
+    def _limits(self, fit: FitData) -> Limits:
+        """Return the memory that fitting may use."""
+        device = fit.reference.device
+        return Limits(memory_in_bytes(self.memory_limit, device), device)
+
+    def _sized(self, fitted: FittedMethod, data: FitData) -> FittedMethod:  # noqa: ARG002
+        """Return the fitted method with the memory it needs."""
+        return fitted
 
     def _calibrate(self, X_val: Any, y_val: Any) -> None:
-        """Keep how far off the targets of held-out rows are."""
-        with ExitStack() as failed:
-            # A fit that fails leaves nothing that answers.
-            failed.callback(delattr, self, "_fitted")
-            predictive = self._predictive(X_val)
-            if len(predictive) != len(y_val):
-                raise ValueError(f"X_val has {len(predictive)} rows, but y_val has {len(y_val)}.")
-            self.conformal_scores_ = np.sort(self._conformal_scores(predictive, y_val), axis=0)
-            self._keep_known_rows(X_val, len(y_val))
-            failed.pop_all()
+        """Keep conformal scores and uncertainties of held-out samples."""
+        predictive = self._predictive(X_val)
+        if len(predictive) != len(y_val):
+            raise ValueError(f"X_val has {len(predictive)} rows, but y_val has {len(y_val)}.")
+        self.conformal_scores_ = np.sort(self._conformal_scores(predictive, y_val), axis=0)
+        self._keep_known_rows(X_val, len(y_val))
 
     def _predictive(self, X: Any) -> Any:
-        """Return what all plausible models predict together, as `RowResults` has it."""
+        """Return the average prediction of all plausible models."""
         return self._results(X, predictive=True).predictive
 
     def _conformal_scores(self, predictive: Any, y_val: Any) -> np.ndarray:
-        """Return how far off targets are, by what all plausible models predict together."""
+        """Return how far targets are from the average prediction."""
         raise NotImplementedError
 
-    def _sized(self, fitted: FittedMethod, data: FitData) -> FittedMethod:  # noqa: ARG002
-        """Return what was fitted, knowing how much memory it needs."""
-        return fitted
-
     def _question(self, inputs: StoredRows) -> Question:
-        """Return what is asked about rows, by the arguments that may change at any time."""
+        """Return what is asked, by the arguments that may change after `fit`."""
         device, n_workers = self._fitted.reference.device, 1
         if self._rows_in_parallel:
             n_workers = min(effective_n_jobs(getattr(self, "n_jobs", None)), len(inputs))
             refuse_multiprocessing(n_workers)
         limits = Limits(memory_in_bytes(self.memory_limit, device), device, n_workers)
-        measure, given = getattr(self, "measure", "entropy"), self._given_predicts
-        return Question(self.setting, measure, limits, given_predicts=given)
+        measure = getattr(self, "measure", "entropy")
+        return Question(self.setting, measure, limits, given_predicts=self._given_predicts)
 
     @computing()
     def _results(
@@ -302,7 +198,7 @@ class BaseUncertaintyEstimator(TellsDoubt, Saved, NetworkEstimator):
         predictive: bool = False,
         as_known: bool = False,
     ) -> RowResults:
-        """Run the method on all rows, some at a time; ``as_known`` asks as of the known ones."""
+        """Answer for all samples; ``as_known`` asks as `fit` asked about held-out ones."""
         refuse_options(errors, checkpoint)
         inputs = self._check_inputs(X)
         question = replace(self._question(inputs), predictive=predictive)
@@ -310,35 +206,30 @@ class BaseUncertaintyEstimator(TellsDoubt, Saved, NetworkEstimator):
             setting, measure = self._doubt_question
             question = replace(question, setting=setting, measure=measure)
         asked = self._rows_asked(X, inputs)
-        options: Any = {"errors": errors, "checkpoint": checkpoint}
-        with short_passes(self.memory_limit), self._progress(len(inputs)) as progress:
-            results = answer(self._fitted, asked, question, progress=progress, **options)
+        name, how = type(self).__name__, dict[str, Any](errors=errors, checkpoint=checkpoint)
+        progress = Progress(len(inputs), name, self.verbose, remedies=self._remedies())
+        with short_passes(self.memory_limit), progress:
+            results = answer(self._fitted, asked, question, progress=progress, **how)
+        self._warn_about(results)
         index = index_of(X)
         uncertainty = self._with_doubt(results, question.setting, question.measure)
-        return self._warned(
-            results._replace(
-                prediction=self._forecast(results.prediction),
-                uncertainty=uncertainty._labelled(index),
-                diagnostics=results.diagnostics._labelled(index),
-            )
+        return results._replace(
+            prediction=self._forecast(results.prediction),
+            uncertainty=uncertainty._labelled(index),
+            diagnostics=results.diagnostics._labelled(index),
         )
 
     def _rows_asked(self, X: Any, inputs: StoredRows) -> Any:  # noqa: ARG002
-        """Return rows as the fitted method takes them."""
+        """Return samples as the fitted method takes them."""
         return inputs
 
-    def _warned(self, results: RowResults) -> RowResults:
-        """Return results, with a warning if they say something that may go unseen."""
+    def _warn_about(self, results: RowResults) -> None:
         diagnostics = results.diagnostics
         warn_about_failed_rows(diagnostics.error, diagnostics._failed)
         warn_beyond_range(results.uncertainty.beyond_range & ~diagnostics._failed)
-        return results
-
-    def _progress(self, n_rows: int) -> Progress:
-        return Progress(n_rows, type(self).__name__, self.verbose, remedies=self._remedies())
 
     def _remedies(self) -> tuple[str, ...]:
-        """Return what would make predictions quicker, the cheapest first."""
+        """Return ways to make predictions quicker, the cheapest first."""
         found = []
         if self._counts_models is not None:
             number = getattr(self, self._counts_models)
@@ -351,32 +242,24 @@ class BaseUncertaintyEstimator(TellsDoubt, Saved, NetworkEstimator):
         return (*found, first_look)[:3]
 
     def _predict_outputs(self, X: Any) -> np.ndarray:
-        """Return probabilities or means of the setting; the given model's need no sampling."""
+        """Return probabilities or means; those of the given network need no other models."""
         if self.setting == "given" or self._given_predicts:
             return self._forecast(self._predict_reference(X).to_array())
         return self._results(X).prediction
 
     def _forecast(self, outputs: np.ndarray) -> np.ndarray:
-        """Return what is predicted, given what the network or the average of models says."""
+        """Return what is predicted, given the output of the network or the average of models."""
         return outputs
 
     @computing()
     def _predict_reference(self, X: Any) -> Prediction:
-        """Return what the given network alone predicts."""
-        inputs = self._check_inputs(X)
-        prediction, beyond = self._fitted.predict(inputs)
-        warn_beyond_range(beyond)
+        """Return the prediction of the given network alone."""
+        prediction, lost = self._fitted.predict(self._check_inputs(X))
+        warn_beyond_range(lost)
         return prediction
 
     def predict(self, X: Any, *, return_uncertainty: bool = False) -> Any:
-        """Predict the target of each row.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, ...)
-            Rows like those of the training data.
-        return_uncertainty : bool, default=False
-            Whether to return the uncertainty, too.
+        """Predict the target of each sample.
 
         Returns
         -------
@@ -392,6 +275,7 @@ class BaseUncertaintyEstimator(TellsDoubt, Saved, NetworkEstimator):
         return self._decide(results.prediction), results.uncertainty
 
     def _decide(self, outputs: np.ndarray) -> np.ndarray:
+        """Return labels or values, given probabilities or means."""
         raise NotImplementedError
 
     def predict_uncertainty(
@@ -402,22 +286,18 @@ class BaseUncertaintyEstimator(TellsDoubt, Saved, NetworkEstimator):
         errors: str = "warn",
         checkpoint: str | os.PathLike | None = None,
     ) -> Any:
-        """Tell how far the prediction of each row can be trusted.
+        """Predict how far the prediction of each sample can be trusted.
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, ...)
-            Rows like those of the training data.
         return_diagnostics : bool, default=False
-            Whether to return how the estimate came about, too.
+            Whether to return details of the estimate, too.
         errors : {"warn", "raise"}, default="warn"
-            What happens where the network raises an error for a row. "warn" answers such rows as
-            unknown, with an infinite epistemic uncertainty, and names them in a warning; "raise"
-            answers nothing.
+            What to do if the network raises an error for a sample. "warn" gives it an infinite
+            epistemic uncertainty and names it in a warning; "raise" raises the error.
         checkpoint : str or path, default=None
-            A folder to keep finished rows in. If the process is killed, the same call with the
-            same folder goes on where it was and gives the same result; several processes may
-            share it.
+            Folder for finished samples. After an interruption, the same call with the same folder
+            continues and gives the same result; several processes may share it.
 
         Returns
         -------
@@ -435,14 +315,34 @@ class BaseUncertaintyEstimator(TellsDoubt, Saved, NetworkEstimator):
     def score_samples(self, X: Any) -> np.ndarray:
         """Return minus the epistemic uncertainty: the higher, the more normal.
 
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, ...)
-            Rows like those of the training data.
-
         Returns
         -------
         ndarray of shape (n_samples,)
             Scores, in scikit-learn's convention for outlier detectors.
         """
         return -self._results(X).uncertainty.epistemic
+
+
+@documented(QUERY)
+class ScoresUnseen:
+    """Scores like scikit-learn's mixin behind it, and warns about scores of training data."""
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return the mean accuracy, or R^2 of a regressor, best on held-out samples.
+
+        Parameters
+        ----------
+        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+            Their targets.
+        sample_weight : array-like of shape (n_samples,), default=None
+            Weights of the samples.
+
+        Returns
+        -------
+        float
+            The score of ``predict(X)``. A `SeenRowsWarning` follows if a given network is scored on
+            samples that were passed to ``fit``.
+        """
+        found: float = super().score(X, y, sample_weight)  # type: ignore[misc]
+        warn_if_seen(self, X)
+        return found

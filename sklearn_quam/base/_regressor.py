@@ -1,4 +1,4 @@
-"""What is particular to regressors: real targets, the noise around the mean, intervals."""
+"""Regressors: real targets, the noise around the mean, intervals."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from scipy.special import ndtri
-from sklearn.base import RegressorMixin, _fit_context
-from sklearn.utils import check_array
+from sklearn.base import RegressorMixin
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from .._documented import QUERY, documented
 from .._network.adapters import Network
-from .._network.inputs.layouts import from_tensor, refuse_masked
 from .._network.inputs.sources import SomeRows, some_rows
 from .._network.likelihood import REGRESSOR_LINKS, GaussianLikelihood
 from .._network.predictions import Gaussian, Prediction
@@ -25,11 +24,11 @@ from .._posterior.measures import mixture_quantiles, mixture_scores
 from .._posterior.results import RowResults
 from .._typing import NoiseVariance
 from ._conformal import check_coverage, conformal_threshold, noise_and_calibration_rows
-from ._estimator import BaseUncertaintyEstimator
-from .checks.seen import warn_if_seen
+from ._estimator import BaseUncertaintyEstimator, ScoresUnseen
 
 
-class BaseUncertaintyRegressor(RegressorMixin, BaseUncertaintyEstimator):
+@documented(QUERY)
+class BaseUncertaintyRegressor(ScoresUnseen, RegressorMixin, BaseUncertaintyEstimator):
     """Base of all regressors of the package."""
 
     _task = "regressor"
@@ -43,54 +42,6 @@ class BaseUncertaintyRegressor(RegressorMixin, BaseUncertaintyEstimator):
 
     measure: str
     noise_variance: NoiseVariance
-
-    @_fit_context(prefer_skip_nested_validation=False)
-    def fit(
-        self,
-        X: Any,
-        y: Any,
-        sample_weight: Any = None,
-        *,
-        X_val: Any = None,
-        y_val: Any = None,
-        **fit_params: Any,
-    ) -> Any:
-        """Take over the network and its training data; train the network if it is not fitted.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, ...)
-            Training data: of the given network, or to train it on.
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Real-valued targets.
-        sample_weight : array-like of shape (n_samples,), default=None
-            Weights of the rows in the loss on the training data, handed on to the wrapped
-            estimator if it is trained. In that loss they are scaled to mean one over all rows:
-            only ratios count, and beside rows of weight zero the others count for more. To leave
-            rows out, do not pass them.
-        X_val : array-like of shape (n_val, ...), default=None
-            Held-out rows, which the network was not trained on. They calibrate
-            ``predict_interval``. For networks that predict the mean only, half of them, drawn at
-            random, measure the noise variance, and the other half calibrates; all of them
-            calibrate if ``noise_variance`` is given. None measures the noise on the training data,
-            where an overfitted network hides it.
-        y_val : array-like of shape (n_val,) or (n_val, n_outputs), default=None
-            Their targets.
-        **fit_params : dict
-            Further arguments for the ``fit`` of the wrapped estimator.
-
-        Returns
-        -------
-        self : object
-            The fitted estimator.
-        """
-        if (X_val is None) != (y_val is None):
-            raise ValueError("X_val and y_val go together: pass both or neither.")
-        if y_val is not None:
-            refuse_masked(y_val, "y_val")
-            y_val = check_array(from_tensor(y_val), ensure_2d=False, input_name="y_val")
-        self._fit(X, y, sample_weight, fit_params, X_val=X_val, y_val=y_val)
-        return self
 
     def _encode_target(
         self,
@@ -117,22 +68,20 @@ class BaseUncertaintyRegressor(RegressorMixin, BaseUncertaintyEstimator):
         # A copy: a frame may hand out memory that must not be written to.
         return torch.tensor(target).to(reference.dtype)
 
-    def _complete(
+    def _check_held_out(self, y_val: np.ndarray) -> None:
+        n_values = y_val.reshape(len(y_val), -1).shape[1]
+        if n_values != self.n_outputs_:
+            raise ValueError(f"y_val has {n_values} value(s) a row, but y has {self.n_outputs_}.")
+
+    def _with_noise(
         self,
         reference: ReferenceModel,
-        original: Any,
+        original: Gaussian,
         target: Tensor,
         weight: Tensor | None,
-        X_val: Any = None,
-        y_val: Any = None,
+        X_val: Any,
+        y_val: Any,
     ) -> tuple[ReferenceModel, Prediction]:
-        """Return network and predictions with the variance that the network does not predict."""
-        if y_val is not None:
-            y_val = y_val.reshape(len(y_val), -1)
-            if y_val.shape[1] != self.n_outputs_:
-                raise ValueError(
-                    f"y_val has {y_val.shape[1]} value(s) a row, but y has {self.n_outputs_}."
-                )
         if reference.likelihood.link != "mean":
             if self.noise_variance is not None:
                 raise ValueError(
@@ -151,7 +100,7 @@ class BaseUncertaintyRegressor(RegressorMixin, BaseUncertaintyEstimator):
                 raise ValueError(f"X_val has {len(rows)} rows, but y_val has {len(y_val)}.")
             part, _ = noise_and_calibration_rows(len(rows))
             some = replace(rows, source=SomeRows(rows.source, part))
-            held_out = torch.tensor(y_val[part]).to(target)
+            held_out = torch.tensor(y_val.reshape(len(y_val), -1)[part]).to(target)
             noise = _residual_variance(reference.predict(some), held_out)
         self.noise_variance_ = np.array(noise, dtype=float)
         tensor = torch.as_tensor(self.noise_variance_).to(target)
@@ -163,14 +112,10 @@ class BaseUncertaintyRegressor(RegressorMixin, BaseUncertaintyEstimator):
         return outputs[:, 0] if self._single_output else outputs
 
     def predict(self, X: Any, *, return_uncertainty: bool = False, return_std: bool = False) -> Any:
-        """Predict the target of each row.
+        """Predict the target of each sample.
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, ...)
-            Rows like those of the training data.
-        return_uncertainty : bool, default=False
-            Whether to return the uncertainty, too.
         return_std : bool, default=False
             Whether to return the standard deviation, too, as ``GaussianProcessRegressor`` does.
 
@@ -182,9 +127,9 @@ class BaseUncertaintyRegressor(RegressorMixin, BaseUncertaintyEstimator):
         uncertainty : Uncertainty
             Only with ``return_uncertainty=True``.
         std : ndarray of the shape of y
-            Only with ``return_std=True``: how far new targets are from y, as the root of the mean
-            square, by all plausible models and their noise; 1e150, which stands for infinite, for
-            rows beyond the range of the training data.
+            Only with ``return_std=True``: standard deviation of a new target around y, by all
+            plausible models and their noise; 1e150, which stands for infinite, for samples beyond
+            the range of the training data.
         """
         if not return_std:
             return super().predict(X, return_uncertainty=return_uncertainty)
@@ -193,53 +138,28 @@ class BaseUncertaintyRegressor(RegressorMixin, BaseUncertaintyEstimator):
         results = self._results(X)
         return self._decide(results.prediction), self._decide(np.sqrt(results.variance))
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return R^2 on rows, best those that the network was not trained on.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, ...)
-            Rows like those of the training data.
-        y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-            Their values.
-        sample_weight : array-like of shape (n_samples,), default=None
-            Weights of the rows.
-
-        Returns
-        -------
-        float
-            The R^2 of ``predict(X)``. A `SeenRowsWarning` says if a given network is scored on rows
-            that were passed to ``fit``.
-        """
-        found = super().score(X, y, sample_weight)
-        warn_if_seen(self, X)
-        return found
-
     def predict_interval(self, X: Any, coverage: float = 0.9) -> np.ndarray:
-        """Predict between which values the target of each row lies.
+        """Predict an interval for the target of each sample.
 
-        The ends are quantiles of what all plausible models predict together, a mixture of
-        Gaussians, in either ``setting``. If held-out rows were passed to ``fit`` as ``X_val`` and
-        ``y_val``, the quantiles are chosen such that intervals hold what they promise, by split
-        conformal prediction: a new row that is drawn like these lies in its interval with a
-        probability of at least ``coverage``, whatever network and method; on average over rows, and
-        over draws of the held-out ones. Without them, intervals are as good as the noise variance,
-        the network and the method, and nothing is promised.
+        Its ends are quantiles of the average prediction of all plausible models, a mixture of
+        Gaussians, in any ``setting``. If held-out samples were passed to ``fit``, they are
+        calibrated by split conformal prediction: the target of a new sample from the same
+        distribution lies in its interval with a probability of at least ``coverage``, for any
+        network and method, on average over samples and over draws of the held-out ones. Otherwise
+        they are as good as network, noise variance and method, without a guarantee.
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, ...)
-            Rows like those of the training data.
         coverage : float, default=0.9
-            Share of targets that are to lie in their intervals; of each output by itself, if there
-            are several. A share of c takes at least c / (1 - c) held-out rows that calibrate;
-            where half of ``X_val`` measures the noise, twice as many.
+            Share of targets that are to lie in their intervals, of each output by itself. A share
+            of c takes at least c / (1 - c) held-out samples that calibrate; where half of ``X_val``
+            measures the noise, twice as many.
 
         Returns
         -------
         ndarray of shape (n_samples, 2) or (n_samples, n_outputs, 2)
-            Lower and upper ends, in units of the target; about 1e150 away for rows beyond the range
-            of the training data.
+            Lower and upper ends, in units of the target; about 1e150 away for samples beyond the
+            range of the training data.
         """
         coverage = check_coverage(coverage)
         check_is_fitted(self)
@@ -254,7 +174,7 @@ class BaseUncertaintyRegressor(RegressorMixin, BaseUncertaintyEstimator):
         return self._decide(ends)
 
     def _measures_noise(self, reference: ReferenceModel) -> bool:
-        """Tell whether the noise variance is measured, and neither given nor predicted."""
+        """Return whether the noise variance is measured, and neither given nor predicted."""
         return reference.likelihood.link == "mean" and self.noise_variance is None
 
     def _calibrate(self, X_val: Any, y_val: Any) -> None:
@@ -286,6 +206,6 @@ def _residual_variance(
     squares = (prediction.mean - target).cpu().double() ** 2
     if weight is not None:
         squares = squares * weight.cpu().double()[:, None]
-    # Residuals below the rounding of the outputs say nothing; zero would be a division by it.
+    # Smaller residuals are rounding, and a variance of zero is not possible.
     rounding = torch.finfo(target.dtype).eps * max(1.0, float(target.abs().max()))
     return np.maximum(squares.mean(dim=0).numpy(), rounding**2)

@@ -1,4 +1,4 @@
-"""What it takes to wrap another estimator, as scikit-learn's meta-estimators do."""
+"""Wrap another estimator: parameters, clones and metadata routing."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from .._network.adapters import is_pretrained, is_torch, split_pipeline
 from .._network.training import sample_weight_argument
 from .checks.seen import Families
 
-# What scikit-learn's clone carries over besides the constructor's arguments.
+# Attributes that clone keeps.
 _CLONED_ATTRIBUTES = ("_metadata_request", "_sklearn_output_config", "_skl_callbacks")
 
-# What n_jobs may be: joblib knows no zero workers.
+# Allowed values of n_jobs, without zero.
 N_JOBS = [Interval(Integral, None, -1, closed="right"), Interval(Integral, 1, None, closed="left")]
 
 _PLAIN = (bool, int, float, str, type(None))
@@ -39,31 +39,19 @@ class WrapsNetwork(ShortMessages, BaseEstimator):
         return tags
 
     def __sklearn_clone__(self) -> Any:
-        # A given network goes along as it is: cloning a fitted net would forget its weights.
+        # A given network stays as it is: a clone of it would forget its weights.
         params = self.get_params(deep=False)
         copies = {k: v if _is_kept(k, v) else clone(v, safe=False) for k, v in params.items()}
         duplicate = type(self)(**copies)
         for name in _CLONED_ATTRIBUTES:
             if hasattr(self, name):
                 setattr(duplicate, name, getattr(self, name))
-        # The candidates of a search share what was passed to fit as the training data.
+        # Clones share the record of samples that were passed to fit.
         duplicate._families = self.__dict__.setdefault("_families", Families())
         return duplicate
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the constructor's arguments.
-
-        Parameters
-        ----------
-        deep : bool, default=True
-            Whether to include those of nested objects, as ``estimator__name``. A given
-            network has none: it stays as it is.
-
-        Returns
-        -------
-        dict
-            Names and values.
-        """
+        # A given network stays as it is: it has no arguments to set.
         if not deep or not is_pretrained(self.estimator):
             return super().get_params(deep=deep)
         params = super().get_params(deep=False)
@@ -74,18 +62,6 @@ class WrapsNetwork(ShortMessages, BaseEstimator):
         return params
 
     def set_params(self, **params: Any) -> Any:
-        """Set constructor arguments.
-
-        Parameters
-        ----------
-        **params : dict
-            Names and values.
-
-        Returns
-        -------
-        self : object
-            The estimator itself.
-        """
         pretrained = is_pretrained(params.get("estimator", self.estimator))
         nested = [name for name in params if name.startswith("estimator__")]
         if pretrained and nested:
@@ -95,8 +71,11 @@ class WrapsNetwork(ShortMessages, BaseEstimator):
             )
         return super().set_params(**params)
 
+    get_params.__doc__ = BaseEstimator.get_params.__doc__
+    set_params.__doc__ = BaseEstimator.set_params.__doc__
+
     def _route(self, estimator: Any, sample_weight: Any, fit_params: dict) -> dict:
-        """Return what the wrapped estimator's fit is to be called with."""
+        """Return the arguments for the fit of the wrapped estimator."""
         if is_pretrained(estimator):
             if fit_params:
                 raise TypeError(
@@ -106,9 +85,8 @@ class WrapsNetwork(ShortMessages, BaseEstimator):
             return {}
         if get_config()["enable_metadata_routing"]:
             if self.estimator is None:
-                return fit_params | (
-                    {} if sample_weight is None else {"sample_weight": sample_weight}
-                )
+                weight = {} if sample_weight is None else {"sample_weight": sample_weight}
+                return fit_params | weight
             return process_routing(
                 self, "fit", sample_weight=sample_weight, **fit_params
             ).estimator.fit
@@ -136,27 +114,16 @@ class WrapsNetwork(ShortMessages, BaseEstimator):
 
 
 def _is_kept(name: str, value: Any) -> bool:
-    """Tell whether an argument holds given networks, which survive cloning as they are."""
+    """Return whether an argument holds given networks, which are not cloned."""
     if name == "estimators":
         return value is not None
     return name == "estimator" and is_pretrained(value)
 
 
 def parameters_now(estimator: Any) -> dict[str, Any]:
-    """Return all arguments that say what is fitted, those of nested objects among them.
+    """Return all arguments that determine a fit, with those of nested objects.
 
-    Of the wrapped estimator's own arguments, only plain values: some estimators make the objects
-    among them anew whenever they are asked.
-
-    Parameters
-    ----------
-    estimator : BaseUncertaintyEstimator
-        The estimator.
-
-    Returns
-    -------
-    dict
-        Names and values.
+    Of the wrapped estimator's own, only plain values: some estimators make objects anew each time.
     """
     return {
         name: value
@@ -167,18 +134,10 @@ def parameters_now(estimator: Any) -> dict[str, Any]:
 
 
 def changed_parameters(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """Return the names of arguments that are not what they were.
+    """Return the names of arguments that have changed.
 
-    Parameters
-    ----------
-    before, now : dict
-        What `parameters_now` returned.
-
-    Returns
-    -------
-    list of str
-        Names. An object whose own arguments are listed is compared by these. A wrapped estimator
-        that was trained in between no longer lists its own, which is no change.
+    An object whose own arguments are listed is compared by these. A wrapped estimator that was
+    trained in between does not list its own any more, which is no change.
     """
     listed = {name.rpartition("__")[0] for name in now}
     return [
@@ -198,6 +157,6 @@ def _same(old: Any, new: Any, listed: bool = False) -> bool:
     if isinstance(old, (list, tuple)) and isinstance(new, (list, tuple)):
         return len(old) == len(new) and all(map(_same, old, new))
     if isinstance(old, float) and isinstance(new, float):
-        # Missing values are NaN to many transformers: another object after unpickling.
+        # A NaN argument is another object after unpickling.
         return old == new or bool(np.isnan([old, new]).all())
     return bool(np.array_equal(old, new))

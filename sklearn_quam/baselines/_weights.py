@@ -19,7 +19,7 @@ from .._posterior.accumulate import Posterior
 from .._posterior.fitted import FittedMethod, Question
 from .._typing import MemoryLimit, Parameters
 from ..base._data import FitData
-from ..base._weights import WeightChanging
+from ..base._estimator import BaseUncertaintyEstimator
 from ._method import arguments
 
 
@@ -95,13 +95,13 @@ class TrainingLoss:
 
 
 @arguments
-class SampledWeights(WeightChanging):
+class SampledWeights(BaseUncertaintyEstimator):
     """Draws weights by fit; both settings then use the same models."""
 
     parameters: Parameters = "all"
     memory_limit: MemoryLimit = None
 
-    _parameter_constraints: ClassVar[dict] = WeightChanging._weight_constraints
+    _parameter_constraints: ClassVar[dict] = BaseUncertaintyEstimator._weight_constraints
     _trains_again = True
     _fitted_kind: ClassVar[Any] = FittedMethod[WeightSamples]
 

@@ -105,8 +105,8 @@ class Ensemble(BaseUncertaintyEstimator):
             self.estimators_ = [self.estimator_, *self._train_members(fit)]
         else:
             self.estimators_ = list(self.estimators)
-        data = {name: fit.passed.get(name) for name in ("sample_weight", "X_val", "y_val")}
-        X = fit.passed["X_checked" if self._scales_inputs else "X"]
+        data = {name: getattr(fit.passed, name) for name in ("sample_weight", "X_val", "y_val")}
+        X = fit.passed.X_checked if self._scales_inputs else fit.passed.X
         shared = set(self._member_type._get_param_names()) - {"estimator", "random_state"}
         arguments = {name: getattr(self, name) for name in shared}
         methods = []
@@ -114,7 +114,7 @@ class Ensemble(BaseUncertaintyEstimator):
             member = self._member_type(net, random_state=fit.seed + number, **arguments)
             member._is_member = True
             member._scales_inputs = self._scales_inputs
-            member.fit(X, fit.passed["y_checked"], **data)
+            member.fit(X, fit.passed.y_checked, **data)
             self._check_member(member)
             methods.append(member._fitted)
         return Members(tuple(methods))
@@ -131,10 +131,10 @@ class Ensemble(BaseUncertaintyEstimator):
         with config_context(**routing):
             options = {
                 "task": self._task,
-                "fit_params": self._route(estimator, passed["sample_weight"], passed["fit_params"]),
+                "fit_params": self._route(estimator, passed.sample_weight, passed.fit_params),
                 "anew": True,
             }
-            X, y = passed["X_checked"], passed["y_checked"]
+            X, y = passed.X_checked, passed.y_checked
             tasks = [delayed(train)(estimator, X, y, seed=int(own), **options) for own in seeds]
             trained = Parallel(n_jobs=self.n_jobs, return_as="generator")(tasks)
         return [net for net, _ in tracked(trained, "Training", self.verbose, "net", len(tasks))]

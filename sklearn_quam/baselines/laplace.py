@@ -28,7 +28,7 @@ from .._posterior.fitted import FittedMethod, Question
 from .._posterior.training_range import refuse_beyond_range
 from .._typing import MemoryLimit, Parameters
 from ..base._data import FitData
-from ..base._weights import WeightChanging
+from ..base._estimator import BaseUncertaintyEstimator
 from ._method import ClassifierMethod, RegressorMethod, arguments
 
 
@@ -81,7 +81,7 @@ class LaplaceArguments:
     memory_limit: MemoryLimit = None
 
     _parameter_constraints: ClassVar[dict] = {
-        **WeightChanging._weight_constraints,
+        **BaseUncertaintyEstimator._weight_constraints,
         "structure": [StrOptions(set(STRUCTURES))],
         "prior_precision": [
             Interval(Real, 0, np.inf, closed="right"),
@@ -91,7 +91,7 @@ class LaplaceArguments:
     }
 
 
-class _Laplace(LaplaceArguments, WeightChanging):
+class _Laplace(LaplaceArguments, BaseUncertaintyEstimator):
     _fitted_kind = FittedMethod[GaussianModels]
     _counts_models = "n_samples"
 

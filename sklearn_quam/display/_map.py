@@ -12,8 +12,8 @@ import numpy as np
 from .._documented import DISPLAY, documented
 from .._messages import shown
 from .._posterior.results import Uncertainty
-from ..base._inside import as_labels
 from ..metrics._checked import numbers
+from ..metrics._errors import as_labels
 from ._asking import SCORE, ask, axis_label, axis_values, check_component, check_table, like_table
 from ._base import (
     GREY,

@@ -10,8 +10,9 @@ from sklearn.base import is_classifier
 from sklearn.utils.validation import check_is_fitted
 
 from .._documented import DISPLAY, documented
-from ..base._inside import correct, method_and_rows
+from ..base._inside import method_and_rows
 from ..metrics import accuracy_rejection_auc, accuracy_rejection_curve
+from ..metrics._errors import correct
 from ..model_selection import RejectOptionClassifier
 from ._asking import check_component, check_vector, threshold_of
 from ._base import PALETTE, _Display, check_matplotlib

@@ -26,19 +26,13 @@ from .._posterior.progress import tracked
 from .._posterior.results import COMPONENTS
 from ..base._inside import (
     METHOD_OR_DETECTOR,
-    as_labels,
-    as_values,
-    correct,
     finite,
-    log_probabilities,
     method_and_rows,
     opened,
     scored_method_and_rows,
-    squared_errors,
 )
-from ..base.checks.warned import warn
 from ..baselines import ReferenceClassifier, ReferenceRegressor
-from ..exceptions import UncertaintyWarning
+from ..exceptions import UncertaintyWarning, warn
 from ..metrics import (
     accuracy_rejection_auc,
     augrc,
@@ -52,6 +46,7 @@ from ..metrics import (
     risk_coverage_auc,
     smooth_calibration_error,
 )
+from ..metrics._errors import as_labels, as_values, correct, log_probabilities, squared_errors
 from ..ood._core.once import clock, read_once
 from ._summary import Comparison
 

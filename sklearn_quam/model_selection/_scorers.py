@@ -15,16 +15,8 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import _num_samples
 
 from .._messages import checked_arguments
-from ..base._inside import (
-    COMPONENT,
-    as_values,
-    correct,
-    doubt_of,
-    log_probabilities,
-    scored_method_and_rows,
-    squared_errors,
-)
-from ..base.checks.warned import warn_once
+from ..base._inside import COMPONENT, doubt_of, scored_method_and_rows
+from ..exceptions import warn
 from ..metrics import (
     accuracy_rejection_auc,
     augrc,
@@ -34,6 +26,7 @@ from ..metrics import (
     gaussian_log_score,
     risk_coverage_auc,
 )
+from ..metrics._errors import as_values, correct, log_probabilities, squared_errors
 
 _checked = partial(checked_arguments, prefer_skip_nested_validation=False)
 
@@ -205,7 +198,7 @@ def misclassification_scorer(estimator: Any, X: Any, y: Any, *, component: str =
     prediction, uncertainty = method.predict(rows, return_uncertainty=True)
     is_mistake = ~correct(prediction, y)
     if is_mistake.all() or not is_mistake.any():
-        warn_once(
+        warn(
             f"{'All' if is_mistake.any() else 'No'} predictions are mistakes: how well these are "
             "told from correct predictions is undefined, and the score is NaN. The mean over folds "
             "is NaN with a single such fold. Take fewer and larger folds, or rejection_scorer, "

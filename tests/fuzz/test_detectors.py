@@ -1,10 +1,8 @@
 """Detectors of anything: scores, or words about what is wrong."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.ensemble import IsolationForest
-from sklearn.exceptions import NotFittedError
 
 from sklearn_quam.ood import CombinedDetector, EnergyDetector, read_features
 
@@ -88,9 +86,3 @@ def test_batches_of_anything(name, passed, y):
     detector = unfitted(name).fit(X, Y)
     calmly(lambda: detector.partial_fit(passed, y))
     assert_no_nan(detector.score_samples(X))
-
-
-@pytest.mark.parametrize("name", EVERY)
-def test_nothing_is_scored_before_fit(name):
-    with pytest.raises(NotFittedError, match="not fitted yet"):
-        unfitted(name).score_samples(X)

@@ -8,7 +8,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from sklearn.exceptions import NotFittedError
 from sklearn.neural_network import MLPClassifier
 from torch import nn
 
@@ -58,13 +57,15 @@ def a_fitted(name):
     return FITTED[name]
 
 
+ASKED = ["predict", "predict_proba", "predict_uncertainty", "score_samples", "predict_interval"]
+ASKED += ["predict_set", "predict_proba_bounds", "rival_costs", "adversarial_models"]
+ASKED += ["search_traces"]
+
+
 @fuzz
 @given(
     name=st.sampled_from(sorted(estimators())),
-    ask=st.sampled_from(
-        ["predict", "predict_proba", "predict_uncertainty", "score_samples"]
-        + ["predict_interval", "predict_set", "predict_proba_bounds"]
-    ),
+    ask=st.sampled_from(ASKED),
     rows=ANYTHING,
     setting=st.sampled_from(["given", "expected"]),
 )
@@ -72,17 +73,6 @@ def test_predictions_of_anything(name, ask, rows, setting):
     est = a_fitted(name).set_params(setting=setting)
     if hasattr(est, ask):
         assert_no_nan(calmly(lambda: getattr(est, ask)(rows)))
-
-
-@fuzz
-@given(
-    name=st.sampled_from(["natural", "linear", "penalty"]),
-    ask=st.sampled_from(["rival_costs", "explain_rival", "adversarial_models", "search_traces"]),
-    rows=ANYTHING,
-)
-def test_searches_of_anything(name, ask, rows):
-    est = a_fitted(name)
-    assert_no_nan(calmly(lambda: getattr(est, ask)(rows)))
 
 
 @fuzz
@@ -142,13 +132,6 @@ def test_arguments_of_anything(name, argument, data, checkpoint, errors):
 )
 def test_rivals_of_anything(name, row, target):
     calmly(lambda: a_fitted(name).explain_rival(row, target))
-
-
-@pytest.mark.parametrize("name", sorted(estimators()))
-def test_nothing_is_answered_before_fit(name):
-    est = estimators()[name][0]
-    with pytest.raises(NotFittedError, match="not fitted yet"):
-        est.predict_uncertainty(X)
 
 
 # -- networks that misbehave for some weights --------------------------------------------------

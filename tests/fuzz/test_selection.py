@@ -106,21 +106,3 @@ def test_reject_option_of_anything(estimator, rows, y, new, options):
         return reject.predict_proba(new), reject.predict(new), reject.accepts(new)
 
     assert_no_nan(calmly(ask))
-
-
-@fuzz
-@given(
-    cv=st.sampled_from(FOLDS),
-    label=st.sampled_from(REJECTED),
-    kind=st.sampled_from([int, np.uint8, np.uint64, np.int8, str]),
-    coverage=st.sampled_from([0.5, 0.9]),
-)
-def test_folds_and_labels_of_anything(cv, label, kind, coverage):
-    options = {"cv": cv, "reject_label": label, "coverage": coverage, "random_state": 0}
-
-    def ask():
-        est = ReferenceClassifier(CLASSES).fit(X, LABELS.astype(kind))
-        reject = tools.RejectOptionClassifier(est, **options).fit(X, LABELS.astype(kind))
-        return reject.predict(X), reject.score(X, LABELS.astype(kind))
-
-    calmly(ask)

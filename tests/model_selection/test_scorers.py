@@ -3,7 +3,6 @@
 import copy
 import functools
 import pickle
-import warnings
 
 import numpy as np
 import pandas as pd
@@ -438,25 +437,6 @@ def test_only_mistakes_or_none_is_undefined(prediction, message):
     est = Known().fit(rows, [0, 1, 1])
     with pytest.warns(UndefinedMetricWarning, match=message):
         assert np.isnan(misclassification_scorer(est, rows, [0, 0, 0]))
-
-
-def test_folds_without_mistakes_are_told_once():
-    """scikit-learn changes the filters for each fold, so that Python forgets what it has shown."""
-    rows = answers([1, 2, 3, 4, 5, 6], prediction=[0, 1] * 3)
-
-    def scores():
-        return cross_val_score(Known(), rows, [0, 1] * 3, scoring=misclassification_scorer, cv=3)
-
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("default")
-        for _ in range(2):
-            assert np.isnan(scores()).all()
-    assert [one.category for one in told] == [UndefinedMetricWarning]
-    assert told[0].filename == __file__
-    assert "rejection_scorer, which needs no mistakes" in str(told[0].message)
-    with pytest.warns(UndefinedMetricWarning) as every:
-        scores()
-    assert len(every) == 3
 
 
 @pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.SeenRowsWarning")

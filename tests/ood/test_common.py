@@ -6,7 +6,7 @@ import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from sklearn_quam import ood
-from sklearn_quam.base import _estimator
+from sklearn_quam.base import _reading
 
 from .common import ARGUMENTS, test_every_detector_is_tested  # noqa: F401
 
@@ -27,12 +27,12 @@ checks_of = partial(parametrize_with_checks, expected_failed_checks=lambda _: EX
 
 @pytest.fixture(autouse=True)
 def _small_networks(monkeypatch):
-    default = _estimator.default_network
+    default = _reading.default_network
 
     def small(task):
         return default(task).set_params(network__hidden_layer_sizes=(8,), network__max_iter=50)
 
-    monkeypatch.setattr(_estimator, "default_network", small)
+    monkeypatch.setattr(_reading, "default_network", small)
 
 
 @pytest.mark.filterwarnings("ignore")

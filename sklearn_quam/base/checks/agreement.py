@@ -1,4 +1,4 @@
-"""Whether the network that was taken out of an estimator says what the estimator itself says."""
+"""Check that an estimator and the network inside it predict the same."""
 
 from __future__ import annotations
 
@@ -18,26 +18,16 @@ from ..._network.predictions import Categorical
 from ..._network.reference import ReferenceModel
 from ...exceptions import NetworkError
 
-# Training rows that are compared.
+# Number of training samples that are compared.
 _N_ROWS = 16
-# How far predictions may differ, as a share of the largest; half precision rounds that much more.
+# Largest difference of predictions, as a share of the largest one.
 _TOLERANCE, _TOLERANCE_OF_HALF = 1e-3, 3e-2
 
 
 def check_agreement(estimator: Any, reference: ReferenceModel, inputs: StoredRows) -> None:
     """Refuse an estimator that predicts something else than the network taken out of it.
 
-    A subclass may normalise rows in ``infer``, or change what ``predict`` returns: none of this is
-    run here.
-
-    Parameters
-    ----------
-    estimator : object
-        What the user has passed, fitted.
-    reference : ReferenceModel
-        The network inside.
-    inputs : StoredRows
-        Training rows, behind the estimator's own transformers.
+    A subclass may normalise its input in ``infer``, or change what ``predict`` returns.
     """
     final = split_pipeline(estimator)[1]
     if isinstance(final, nn.Module) or reference.likelihood.output is not None:
@@ -65,7 +55,7 @@ def check_agreement(estimator: Any, reference: ReferenceModel, inputs: StoredRow
 
 
 def _own_prediction(final: Any, rows: Inputs, reference: ReferenceModel) -> np.ndarray | None:
-    """Return what an estimator predicts itself, (n_rows, n_outputs); None where it cannot tell."""
+    """Return what an estimator predicts itself, (n_rows, n_outputs); None where it cannot."""
     parts = [part.cpu().numpy() for part in rows.parts]
     values: Any = parts[0] if len(parts) == 1 else tuple(parts)
     if reference.input_names is not None:
@@ -78,7 +68,7 @@ def _own_prediction(final: Any, rows: Inputs, reference: ReferenceModel) -> np.n
     try:
         with NetworkErrors(), _untouched(getattr(final, "module_", None)):
             if is_skorch(final) and not _is_plain(final):
-                # Only the user knows what its outputs mean, and has said so.
+                # link= says what its outputs mean.
                 output = final.forward(values, device=reference.device)
                 return reference.likelihood.prediction(output).to_array()
             if reference.likelihood.kind is Categorical:
@@ -86,7 +76,6 @@ def _own_prediction(final: Any, rows: Inputs, reference: ReferenceModel) -> np.n
             else:
                 own = np.asarray(final.predict(values), dtype=float)
     except NetworkError:
-        # Who cannot be asked about rows like these cannot disagree.
         return None
     own = own.reshape(len(rows), -1)
     if reference.likelihood.kind is Categorical and own.shape[1] == 1:
@@ -95,7 +84,7 @@ def _own_prediction(final: Any, rows: Inputs, reference: ReferenceModel) -> np.n
 
 
 def _is_plain(net: Any) -> bool:
-    """Tell whether the criterion says what a skorch net's predictions mean."""
+    """Return whether the criterion says what the predictions of a skorch net mean."""
     import skorch
 
     nonlinearity = getattr(net, "predict_nonlinearity", "auto")
@@ -109,7 +98,7 @@ def _is_plain(net: Any) -> bool:
 
 @contextmanager
 def _untouched(module: Any) -> Iterator[None]:
-    """Leave what is being trained as it was, and the random state, which data loaders change."""
+    """Restore training flags and the random state, which data loaders change."""
     parts = list(module.modules()) if isinstance(module, nn.Module) else []
     flags = [part.training for part in parts]
     try:

@@ -1,4 +1,4 @@
-"""What is refused with a sentence about what to do, where an error from deeper down says little."""
+"""Errors that say what to do, raised before an unclear error could come from deeper down."""
 
 from __future__ import annotations
 
@@ -17,46 +17,38 @@ _FILES = (".bmp", ".gif", ".jpeg", ".jpg", ".npy", ".png", ".tif", ".tiff", ".wa
 
 
 def refuse_targets(y: Any, task: str) -> None:
-    """Refuse targets that are missing, and texts where values are due.
-
-    Parameters
-    ----------
-    y : object
-        What the user passed to ``fit``.
-    task : {"classifier", "regressor"}
-        What the network is used as.
-    """
+    """Refuse targets that are missing, and texts as targets of a regressor."""
     if y is None or isinstance(y, Tensor):
         return
     try:
         values = np.asarray(y)
     except (RuntimeError, TypeError, ValueError):
-        return  # the usual validation knows what to say
+        return  # the usual validation has a message for it
     if values.dtype.kind == "O":
         missing = [place for place, value in enumerate(values.ravel()) if value is None]
         if missing:
             raise ValueError(
-                f"y contains None, first in row {missing[0]} ({len(missing)} in all). Leave these "
-                "rows out of X and y, or give them a label or value."
+                f"y contains None, first in row {missing[0]} ({len(missing)} in total). Leave "
+                "these rows out of X and y, or give them a label or value."
             )
     if task == "regressor" and values.dtype.kind in "USO":
-        text = next((value for value in values.ravel() if isinstance(value, str)), None)
-        if text is not None and not _is_number(text):
-            raise ValueError(
-                f"y contains texts such as {shown(str(text))}, but a regressor predicts values. "
-                "Pass numbers, or use the classifier of the same method."
-            )
+        try:
+            values.astype(float)
+        except (TypeError, ValueError):
+            text = next((str(value) for value in values.ravel() if isinstance(value, str)), None)
+            if text is not None:
+                raise ValueError(
+                    f"y contains texts such as {shown(text)}, but a regressor predicts values. "
+                    "Pass numbers, or use the classifier of the same method."
+                ) from None
 
 
 def refuse_several_labels(y: Any) -> None:
-    """Refuse targets of a classifier with several labels a row.
-
-    Parameters
-    ----------
-    y : object
-        What the user passed to ``fit``, or the targets of a data set.
-    """
-    shape = _shape(y)
+    """Refuse several labels a sample."""
+    try:
+        shape = np.shape(y)
+    except (RuntimeError, TypeError, ValueError):
+        return  # the usual validation has a message for it
     if len(shape) < 2 or shape[1] == 1 == len(shape) - 1:
         return
     values = np.asarray(y)
@@ -77,13 +69,6 @@ def refuse_several_labels(y: Any) -> None:
         "labels of pixels or tokens, wrap it: "
         "sklearn_quam.multioutput.DenseClassifier(estimator)."
     )
-
-
-def _shape(y: Any) -> tuple[int, ...]:
-    try:
-        return np.shape(y)
-    except (RuntimeError, TypeError, ValueError):
-        return ()  # the usual validation knows what to say
 
 
 def refuse_texts(X: Any) -> None:
@@ -107,7 +92,7 @@ def refuse_texts(X: Any) -> None:
 
 
 def refuse_single_row(X: Any) -> None:
-    """Refuse rows without an axis of rows: nobody can tell features from rows."""
+    """Refuse a vector, which may be a sample or a feature."""
     # skorch's SliceDataset calls itself a vector, of items.
     if open_source(X) is not None:
         return
@@ -120,27 +105,16 @@ def refuse_single_row(X: Any) -> None:
 
 
 def refuse_options(errors: Any, checkpoint: Any) -> None:
-    """Refuse what ``predict_uncertainty`` cannot take as ``errors`` and ``checkpoint``."""
+    """Refuse bad values of ``errors`` and ``checkpoint``."""
     if not isinstance(errors, str) or errors not in ("warn", "raise"):
         raise ValueError(f"errors={shown(errors)} is not understood: pass 'warn' or 'raise'.")
-    if checkpoint is None:
-        return
-    if not isinstance(checkpoint, (str, os.PathLike)) or not isinstance(os.fspath(checkpoint), str):
+    is_path = isinstance(checkpoint, (str, os.PathLike)) and str(checkpoint)
+    if checkpoint is not None and not is_path:
         raise TypeError(f"checkpoint={shown(checkpoint)} is no folder: pass a str or a path.")
-    if not os.fspath(checkpoint):
-        raise ValueError("checkpoint='' names no folder: pass one, such as 'run', or None.")
 
 
 def refuse_unknown_answer(target: Any, answers: Any) -> None:
-    """Refuse to look for an answer that the network cannot give.
-
-    Parameters
-    ----------
-    target : object
-        What the user asks for; None leaves it open.
-    answers : sequence
-        Labels, or the directions of a regressor.
-    """
+    """Refuse a target that is no label, or no direction of a regressor."""
     if target is not None and not any(np.array_equal(name, target) for name in answers):
         raise ValueError(
             f"target={shown(target)} is no answer of the network: choose one of {few(answers)}."
@@ -148,7 +122,7 @@ def refuse_unknown_answer(target: Any, answers: Any) -> None:
 
 
 def refuse_infinite_loss(loss: float) -> None:
-    """Refuse a network that explains its training data infinitely badly."""
+    """Refuse a network with an infinite loss on its training data."""
     if not np.isfinite(loss):
         raise ValueError(
             f"The network's loss on the training data is {loss}. Check its weights, and whether X "
@@ -157,18 +131,10 @@ def refuse_infinite_loss(loss: float) -> None:
 
 
 def refuse_multiprocessing(n_workers: int) -> None:
-    """Refuse forked processes: torch hangs in them, and joblib cannot hand on what they return."""
+    """Refuse forked processes, in which torch hangs."""
     backend, _ = parallel.get_active_backend()
     if n_workers > 1 and type(backend).__name__ == "MultiprocessingBackend":
         raise ValueError(
             "joblib's backend 'multiprocessing' forks processes, in which torch may hang. Use "
             "parallel_config(backend='loky'), the default, or 'threading' or 'dask'; or n_jobs=1."
         )
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

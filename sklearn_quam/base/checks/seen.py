@@ -1,4 +1,4 @@
-"""Rows that a network was trained on, where new ones would be due."""
+"""Warn where held-out samples are needed, but the network was trained on them."""
 
 from __future__ import annotations
 
@@ -11,44 +11,31 @@ from torch import Tensor
 
 from ..._network.adapters import is_pretrained
 from ..._network.inputs.rows import StoredRows
-from ...exceptions import SeenRowsWarning
-from .warned import warn
+from ...exceptions import SeenRowsWarning, warn
 
-# Rows of which a digest is kept, and the numbers that are read for it.
+# Limits: samples with a digest, samples read at a time, all digests, numbers read for digests.
 _MAX_ROWS = 10_000
 _ROWS_AT_ONCE = 1000
 _MAX_KEPT = 100_000
 _MAX_NUMBERS = 2**24
-# Bits of a single precision number that rounding may change: transformers may round otherwise
-# where they get other rows along.
+# Last bits of a float32 that digests leave out: transformers may round differently.
 _ROUNDED_BITS = 12
-# Of the rows that are scored, or of those passed to fit: so many are most of them.
+# Shares of samples that count as most, and as nearly all.
 _MOST = 0.5
 _NEARLY_ALL = 0.9
-# With fewer rows than this for each column, a network can learn most of them by heart.
+# With fewer samples for each column, a network can learn most of them by heart.
 _ROWS_PER_COLUMN = 10
 
 
 def may_be_known_by_heart(inputs: StoredRows) -> bool:
-    """Tell whether training rows are a table of so few rows that a network may know them by heart.
-
-    Parameters
-    ----------
-    inputs : StoredRows
-        The training rows, as the network takes them.
-
-    Returns
-    -------
-    bool
-        False for images and the like, whose numbers are no columns.
-    """
+    """Return whether training samples are a table that is small enough to be learnt by heart."""
     parts = inputs[:1].parts
     is_table = len(parts) == 1 and parts[0].ndim == 2
     return is_table and len(inputs) < _ROWS_PER_COLUMN * parts[0].shape[1]
 
 
 def warn_about_threshold(contamination: float) -> None:
-    """Say that a threshold is set by training rows that the network may know by heart."""
+    """Warn that a threshold is set by training samples, which the network may know by heart."""
     warn(
         "The threshold is set by training rows, of which there are fewer than "
         f"{_ROWS_PER_COLUMN} for each column: the network may know them by heart, and far more "
@@ -59,12 +46,10 @@ def warn_about_threshold(contamination: float) -> None:
 
 
 class PassedRows:
-    """Digests of the rows that were passed to ``fit`` as the training data of a given network.
+    """Digests of the training data of a given network, which its estimator and clones share.
 
-    An estimator and its clones share them: they share the network, too, which is not trained again
-    in a cross-validation. They are kept in memory only, so that clones in other processes have
-    their own. Rows that were scored before they were passed to ``fit`` are held-out rows, which a
-    search passes along with all others once it has chosen.
+    Samples that were scored before they were passed to ``fit`` count as held out: a grid search
+    passes all samples to its last ``fit``.
     """
 
     def __init__(self) -> None:
@@ -74,14 +59,14 @@ class PassedRows:
         self._warned = False
 
     def note(self, inputs: StoredRows) -> None:
-        """Keep digests of rows, unless many of them are equal, so that new ones may be, too."""
+        """Keep digests of samples, unless many are equal: then new ones may be, too."""
         found, share = _digests(inputs)
         if len(set(found)) >= _NEARLY_ALL * len(found) and len(self._digests) < _MAX_KEPT:
             self._digests.update(set(found) - self._held_out)
             self._share = min(self._share, share)
 
     def warn_once(self, inputs: StoredRows) -> None:
-        """Say if most of these rows were passed to ``fit``."""
+        """Warn if most of these samples were passed to ``fit``."""
         if self._warned or not self._digests:
             return
         found, _ = _digests(inputs)
@@ -100,25 +85,12 @@ class PassedRows:
         )
 
 
-# The rows of each given network, by the network.
+# Records by their networks.
 Families = weakref.WeakKeyDictionary[Any, PassedRows]
 
 
 def passed_rows(method: Any, estimator: Any) -> PassedRows | None:
-    """Return the record that a method shares with its clones, or None if it trains its network.
-
-    Parameters
-    ----------
-    method : NetworkEstimator
-        What is fitted.
-    estimator : object
-        What holds its network.
-
-    Returns
-    -------
-    PassedRows or None
-        The record.
-    """
+    """Return the record of a method and its clones, or None if it trains its network."""
     if not is_pretrained(estimator):
         return None
     families = method.__dict__.setdefault("_families", Families())
@@ -126,28 +98,14 @@ def passed_rows(method: Any, estimator: Any) -> PassedRows | None:
 
 
 def warn_if_seen(method: Any, X: Any) -> None:
-    """Say if a given network is scored on rows that it was trained on.
-
-    Parameters
-    ----------
-    method : object
-        A fitted method or detector of the package; others are let alone.
-    X : array-like of shape (n_samples, ...)
-        The rows that it is scored on, as it takes them.
-    """
+    """Warn if a given network is scored on samples that it was trained on."""
     record = getattr(method, "_passed_rows", None)
     if record is not None:
         record.warn_once(method._check_rows(X, method._fitted.reference))
 
 
 def warn_about_held_out_rows(method: Any) -> None:
-    """Say that rows held out at random are training rows of a given network all the same.
-
-    Parameters
-    ----------
-    method : NetworkEstimator
-        What is to be fitted to the other rows.
-    """
+    """Warn that samples held out at random are training data of a given network."""
     if getattr(method, "estimators", None) is not None or is_pretrained(
         getattr(method, "estimator", None)
     ):
@@ -161,7 +119,7 @@ def warn_about_held_out_rows(method: Any) -> None:
 
 
 def _digests(inputs: StoredRows) -> tuple[list[bytes], float]:
-    """Return a digest of each row, or of some in equal distances, and what share these are."""
+    """Return digests of some samples at equal distances, and their share of all."""
     n_rows = len(inputs)
     n_kept = min(n_rows, _MAX_ROWS, max(1, _MAX_NUMBERS // max(1, inputs[:1].numel())))
     numbers = np.linspace(0, n_rows - 1, n_kept).astype(int)
@@ -174,7 +132,7 @@ def _digests(inputs: StoredRows) -> tuple[list[bytes], float]:
 
 
 def _coarse(part: Tensor) -> np.ndarray:
-    """Return numbers without what rounding may change in them, as whole numbers."""
-    # A zero has a sign, which is of no account.
+    """Return the leading bits of numbers as integers."""
+    # Adding zero makes minus zero plus zero.
     values = part.reshape(len(part), -1).float().cpu().numpy() + np.float32(0)
     return values.view(np.uint32) >> _ROUNDED_BITS

@@ -1,10 +1,7 @@
-"""What users are warned about: nothing that may be wrong goes unsaid."""
+"""Warnings of fit and predict."""
 
 from __future__ import annotations
 
-import re
-import sys
-import warnings
 from typing import Any
 
 import numpy as np
@@ -28,63 +25,20 @@ from ...exceptions import (
     warn,
 )
 
-# What was said by `warn_once`, and at which lines.
-_TOLD: set[tuple[str, str, int, str]] = set()
-# Parameters of a network from which on it takes long to run all of it for every model.
+# With more parameters than this, running the whole network for every model is slow.
 _LARGE = 50_000
-# Rows that a message names.
+# Samples that a message names.
 _MAX_NAMED = 5
-# Training rows whose outputs are looked at.
+# Training samples whose outputs may look like probabilities.
 _LOOKED_AT = 256
-# What rounding may do to a loss.
+# Rounding error of a loss.
 _TOLERANCE = 1e-3
-# Rows that can tell whether it is so for most: of a few, all may be certain.
+# Of fewer samples, all may be certain.
 _ENOUGH_ROWS = 10
 
 
-def warn_once(message: str, category: type[Warning]) -> None:
-    """Warn at the user's line, once for a whole cross-validation.
-
-    Python shows a warning once for a line, but forgets that whenever somebody changes the filters
-    in between, which scikit-learn does for each fold.
-    """
-    place = _outside_line()
-    told = (message, *place)
-    if told in _TOLD and _action(message, category, *place) in ("default", "module", "once"):
-        return
-    _TOLD.add(told)
-    name, line, module = place
-    warnings.warn_explicit(message, category, name, line, module)
-
-
-def _outside_line() -> tuple[str, int, str]:
-    """Return file, line and module of who called, beyond scikit-learn and its workers."""
-    frame: Any = sys._getframe(1)
-    own = (__name__.partition(".")[0], "sklearn", "joblib", "contextlib", "functools")
-    while frame.f_back is not None and _module(frame).partition(".")[0] in own:
-        frame = frame.f_back
-    return frame.f_code.co_filename, frame.f_lineno, _module(frame)
-
-
-def _module(frame: Any) -> str:
-    return frame.f_globals.get("__name__", "")
-
-
-def _action(message: str, category: type[Warning], _: str, line: int, module: str) -> str:
-    """Return what Python does with a warning, as its own module finds it out."""
-    for action, text, kind, where, at in warnings.filters:
-        if (
-            (text is None or re.match(text, message))
-            and issubclass(category, kind)
-            and (where is None or re.match(where, module))
-            and at in (0, line)
-        ):
-            return action
-    return "default"
-
-
 def warn_about_failed_rows(errors: np.ndarray, which: np.ndarray) -> None:
-    """Say for which rows the network raises an error, and which."""
+    """Warn about samples for which the network raises an error."""
     failed = np.flatnonzero(which)
     if not len(failed):
         return
@@ -98,21 +52,23 @@ def warn_about_failed_rows(errors: np.ndarray, which: np.ndarray) -> None:
 
 
 def warn_about_slow_network(network: FreeNetwork, parameters: Any) -> None:
-    """Say that rows will take long, if much of the network is run for every model."""
-    execution, searched = network.executor.name, len(network.free.names)
-    whole = network.split.frozen is None or searched == _n_parameters(network)
-    if execution == "matmul" or (execution == "vmap" and not (whole and _is_large(network))):
+    """Warn if much of the network runs for every model."""
+    execution, parameters_of_network = network.executor.name, list(network.module.parameters())
+    takes_all = len(network.free.names) == sum(p.is_floating_point() for p in parameters_of_network)
+    is_large = sum(p.numel() for p in parameters_of_network) > _LARGE
+    whole = (network.split.frozen is None or takes_all) and is_large
+    if execution == "matmul" or (execution == "vmap" and not whole):
         return
-    takes_all = parameters == "auto" and searched == _n_parameters(network)
-    whys = {
-        "models are run one after the other (execution_='loop')": execution == "loop",
-        "the network cannot be cut (cut_='failed')": network.split.place == "failed",
-        "parameters='auto' takes all parameters, because linear layers at the end are missing": (
-            takes_all
-        ),
-    }
-    why = " and ".join(text for text, holds in whys.items() if holds)
-    why = why or "all of the network is run for every model (cut_='at_input')"
+    whys = []
+    if execution == "loop":
+        whys.append("models are run one after the other (execution_='loop')")
+    if network.split.place == "failed":
+        whys.append("the network cannot be cut (cut_='failed')")
+    if parameters == "auto" and takes_all:
+        whys.append(
+            "parameters='auto' takes all parameters, because linear layers at the end are missing"
+        )
+    why = " and ".join(whys) or "all of the network is run for every model (cut_='at_input')"
     warn(
         f"Every row will take long: {why}. Quicker: parameters='last_layer', or pass the head of "
         "the network alone, linear layers one after the other, with its features as X.",
@@ -120,29 +76,11 @@ def warn_about_slow_network(network: FreeNetwork, parameters: Any) -> None:
     )
 
 
-def _is_large(network: FreeNetwork) -> bool:
-    return sum(p.numel() for p in network.module.parameters()) > _LARGE
-
-
-def _n_parameters(network: FreeNetwork) -> int:
-    return sum(p.is_floating_point() for p in network.module.parameters())
-
-
 def warn_about_fit(method: Any, data: Any, known: TrainingRange) -> None:
-    """Say what is odd about a network and its training data.
-
-    Parameters
-    ----------
-    method : BaseUncertaintyEstimator
-        What is fitted.
-    data : FitData
-        The network and its training data.
-    known : TrainingRange
-        What the training data look like to somebody who has no network.
-    """
+    """Warn about a network that does not fit its training data."""
     if hasattr(method, "classes_"):
-        warn_about_missing_classes(method.classes_, data.passed["y_checked"])
-        warn_about_training_loss(method.estimator_, data.passed["sample_weight"])
+        warn_about_missing_classes(method.classes_, data.passed.y_checked)
+        warn_about_training_loss(method.estimator_, data.passed.sample_weight)
         if is_torch(method.estimator_):
             warn_about_probabilities(data.reference, data.training, data.original)
     warn_about_poor_fit(data.reference, data.training, known)
@@ -151,7 +89,7 @@ def warn_about_fit(method: Any, data: Any, known: TrainingRange) -> None:
 def warn_about_poor_fit(
     reference: ReferenceModel, training: TrainingSet, known: TrainingRange
 ) -> None:
-    """Say if the training data are explained better without the network."""
+    """Warn if a constant prediction has a lower loss than the network."""
     constant: Any = known.constant
     if isinstance(constant, Gaussian) and reference.likelihood.link == "mean":
         # Both means with the same noise, whoever has measured it.
@@ -178,7 +116,7 @@ def warn_about_poor_fit(
 def warn_about_probabilities(
     reference: ReferenceModel, training: TrainingSet, original: Any
 ) -> None:
-    """Say if what is taken for logits are probabilities."""
+    """Warn if outputs that are taken for logits look like probabilities."""
     link = reference.likelihood.link
     if link not in ("logits", "binary_logit"):
         return
@@ -202,7 +140,7 @@ def warn_about_probabilities(
 
 
 def warn_about_training_loss(estimator: Any, sample_weight: Any) -> None:
-    """Say if a net was trained with another loss than plain cross-entropy."""
+    """Warn if a net was trained with another loss than plain cross-entropy."""
     criterion: Any = getattr(split_pipeline(estimator)[1], "criterion_", None)
     criterion = getattr(criterion, "_orig_mod", criterion)
     found, cure = "", ""
@@ -221,7 +159,7 @@ def warn_about_training_loss(estimator: Any, sample_weight: Any) -> None:
 
 
 def _is_uneven(criterion: Any) -> bool:
-    """Tell whether a criterion weighs some classes more than others."""
+    """Return whether a criterion has class weights."""
     weight = getattr(criterion, "weight", None)
     if weight is not None and bool((weight != weight.flatten()[0]).any()):
         return True
@@ -230,7 +168,7 @@ def _is_uneven(criterion: Any) -> bool:
 
 
 def warn_about_missing_classes(classes: np.ndarray, y: np.ndarray) -> None:
-    """Say which classes of the network have no training rows."""
+    """Warn about classes of the network without training samples."""
     missing = classes[~np.isin(classes, y)]
     if len(missing):
         some = ", ".join(map(str, missing[:10])) + (", ..." if len(missing) > 10 else "")
@@ -245,7 +183,7 @@ def warn_about_missing_classes(classes: np.ndarray, y: np.ndarray) -> None:
 def warn_about_collapsed_weights(
     effective_sample_size: np.ndarray, n_searches: int, temperature: float
 ) -> None:
-    """Say if hardly any model but the given one, where each search starts, has a weight."""
+    """Warn if hardly any model but the given one has a weight."""
     collapsed = effective_sample_size <= n_searches * (1 + _TOLERANCE)
     if len(collapsed) >= _ENOUGH_ROWS and collapsed.mean() > 0.5:
         warn(

@@ -1,0 +1,181 @@
+"""What methods and detectors share: read a network and its training data."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from numbers import Integral
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from .._network.adapters import Network, check_kind, is_pretrained, split_pipeline
+from .._network.inputs.items import StoredDataset
+from .._network.inputs.rows import StoredRows
+from .._network.inputs.transformed import transformed
+from .._network.predictions import Gaussian, Prediction
+from .._network.reference import ReferenceModel, TrainingSet, build_reference
+from .._network.training import default_network, train
+from .._typing import Device, RandomState
+from ._data import FitData, Passed, check_rows, check_training_data, check_weight
+from ._wrapping import WrapsNetwork, changed_parameters, parameters_now
+from .checks.agreement import check_agreement
+from .checks.refused import refuse_infinite_loss, refuse_targets
+from .checks.seen import passed_rows
+
+# Fitted attributes that exist only if `fit` was given held-out samples.
+_OF_HELD_OUT_ROWS = ("conformal_scores_", "conformal_labels_", "_known_rows", "_doubt_question")
+
+
+class NetworkEstimator(WrapsNetwork):
+    """Reads a network and its data; the common base of methods and detectors."""
+
+    _task: ClassVar[str]
+    # A member of an ensemble neither warns nor calibrates: the ensemble does.
+    _is_member = False
+    # Whether the transformers are those of the default network: X is checked as without them.
+    _scales_inputs = False
+    # Arguments that may be changed after `fit`.
+    _live_parameters: ClassVar[tuple[str, ...]] = ()
+    _parameter_constraints: ClassVar[dict] = {
+        "estimator": "no_validation",
+        "output": [str, Integral, None],
+        "device": [str, torch.device, None],
+        "random_state": ["random_state"],
+    }
+
+    estimator: Any
+    link: str | None
+    output: str | int | None
+    device: Device
+    random_state: RandomState
+
+    def _given(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        fit_params: dict,
+        X_val: Any = None,
+        y_val: Any = None,
+    ) -> FitData:
+        """Check the data, train the network if it is not fitted, and return both."""
+        # An earlier fit must not answer if this one fails.
+        for name in ("_fitted", *_OF_HELD_OUT_ROWS):
+            self.__dict__.pop(name, None)
+        refuse_targets(y, self._task)
+        estimator = self._wrapped()
+        check_kind(split_pipeline(estimator)[1], self._task)
+        if not self._is_member:
+            self._scales_inputs = estimator is not self.estimator and not is_pretrained(estimator)
+        X_checked, y_checked, source = check_training_data(self, X, y, estimator)
+        if sample_weight is not None:
+            sample_weight = check_weight(sample_weight, y_checked)
+        seed = check_random_state(self.random_state).randint(np.iinfo(np.int32).max)
+        routed = self._route(estimator, sample_weight, fit_params)
+
+        self._passed_rows, classes = passed_rows(self, estimator), None
+        if not is_pretrained(estimator):
+            # Without a random_state of ours, the user's estimator keeps its own.
+            own_seed = None if self.random_state is None else seed
+            estimator, classes = train(
+                estimator, X_checked, y_checked, task=self._task, seed=own_seed, fit_params=routed
+            )
+        self.estimator_ = estimator
+        rows = transformed(split_pipeline(estimator)[0], X_checked, source)
+        reference, network, n_outputs = build_reference(
+            estimator,
+            rows,
+            task=self._task,
+            link=self.link,
+            output=self.output,
+            device=self.device,
+        )
+        if classes is not None:
+            network = replace(network, classes=classes, labels_are_indices=False)
+        elif y is None and network.labels_are_indices and isinstance(source, StoredDataset):
+            names = source.class_names()
+            network = network if names is None else replace(network, classes=names)
+
+        inputs = reference.inputs(rows)
+        if self._passed_rows is not None and not self._is_member:
+            self._passed_rows.note(inputs)
+        target = self._encode_target(y_checked, network, n_outputs, reference)
+        target = target.to(reference.device)
+        if y_val is not None:
+            self._check_held_out(y_val)
+        weight = None
+        if sample_weight is not None:
+            scaled = torch.as_tensor(sample_weight / sample_weight.mean())
+            weight = scaled.to(inputs.device, reference.dtype)
+        check_agreement(estimator, reference, inputs)
+        original: Any = reference.predict(inputs)
+        if isinstance(original, Gaussian):
+            reference, original = self._with_noise(
+                reference, original, target, weight, X_val, y_val
+            )
+        losses = reference.likelihood.negative_log_likelihood(original, target)
+        training = TrainingSet(inputs, (), target, weight, losses)
+        self.reference_loss_ = float(training.weighted(losses, slice(None)).mean())
+        refuse_infinite_loss(self.reference_loss_)
+        passed = Passed(X, X_checked, y_checked, sample_weight, fit_params, X_val, y_val)
+        return FitData(reference, training, original, seed, passed)
+
+    def _wrapped(self) -> Any:
+        """Return the estimator that the network is taken from."""
+        return default_network(self._task) if self.estimator is None else self.estimator
+
+    def _encode_target(
+        self, y: np.ndarray, network: Network, n_outputs: int, reference: ReferenceModel
+    ) -> Tensor:
+        """Return targets as the likelihood takes them."""
+        raise NotImplementedError
+
+    def _check_held_out(self, y_val: np.ndarray) -> None:
+        """Refuse held-out targets that are not like those of the training data."""
+        raise NotImplementedError
+
+    def _with_noise(
+        self,
+        reference: ReferenceModel,
+        original: Gaussian,
+        target: Tensor,
+        weight: Tensor | None,
+        X_val: Any,
+        y_val: Any,
+    ) -> tuple[ReferenceModel, Prediction]:
+        """Return network and predictions with the noise variance that the network lacks."""
+        raise NotImplementedError
+
+    def _check_inputs(self, X: Any) -> StoredRows:
+        """Return checked samples as the network takes them."""
+        check_is_fitted(self)
+        self._validate_params()
+        self._refuse_changed_parameters()
+        return self._check_rows(X, self._fitted.reference)
+
+    def _refuse_changed_parameters(self) -> None:
+        """Refuse to predict with other arguments than were fitted: they would have no effect."""
+        changed = changed_parameters(self._fitted_parameters, parameters_now(self))
+        if changed:
+            live = ", ".join(sorted(set(self._live_parameters) & set(self.get_params(deep=False))))
+            raise ValueError(
+                f"{', '.join(changed)} of this {type(self).__name__} changed after fit, which has "
+                "no effect on what was fitted. Call fit again, or set the old value back."
+                + (f" Only {live} may be changed at any time." if live else "")
+            )
+
+    def _check_rows(self, X: Any, reference: ReferenceModel) -> StoredRows:
+        return check_rows(self, X, reference)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "_fitted")
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(super().__getstate__())
+        for name in ("_families", "_passed_rows"):
+            state.pop(name, None)
+        return state
