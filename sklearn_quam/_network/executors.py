@@ -40,6 +40,9 @@ class Executor:
         # While the module runs with other weights, it holds them.
         self._running = threading.Lock()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.module, self.likelihood)
+
     def predict(self, weights: Weights, shared: Rows, query: Rows) -> Prediction:
         """Return predictions (n_models, n_shared + 1) for shared rows, then a query row each."""
 
@@ -190,11 +193,6 @@ class ChainExecutor(Executor):
             # A softmax over the middle axis is far faster than over the last one, transposed.
             return Categorical(self.likelihood.log_proba(values, dim=1).transpose(1, 2))
         return self.likelihood.prediction(values.transpose(1, 2))
-
-
-EXECUTORS: dict[str, type[Executor]] = {
-    kind.name: kind for kind in (ChainExecutor, VmapExecutor, LoopExecutor)
-}
 
 
 def choose_executor(

@@ -18,7 +18,7 @@ from ..exceptions import UnreadableFileError
 from .adapters import is_quantised
 from .cut.layers import is_compiled, layers_in_order
 from .cut.split import SplitModule, split_module
-from .executors import EXECUTORS, Executor, choose_executor
+from .executors import Executor, choose_executor
 from .inputs.rows import Inputs, Rows, StoredRows
 from .likelihood import Likelihood
 from .limits import batches, peak_bytes
@@ -55,10 +55,6 @@ class FreeNetwork:
         "likelihood": Likelihood,
         "probe": Inputs,
     }
-
-    def __reduce__(self) -> tuple[Callable[..., FreeNetwork], tuple[Any, ...]]:
-        executor = self.executor.name, self.executor.likelihood
-        return _restored, (self.module, self.free, self.split, *executor, self.probe, self.output)
 
     def _to_store(self) -> dict[str, Any]:
         likelihood = replace(self.executor.likelihood, output=self.output)
@@ -155,14 +151,12 @@ def free_network(
     """Return the given network as a function of the parameters that a user names."""
     module, probe = reference.module, probe_rows(inputs)
     likelihood = reference.likelihood
-    if is_compiled(module):
-        _refuse_compiled()
+    _refuse_compiled(is_compiled(module))
     layers = layers_in_order(module, lambda: likelihood.pick(module(*probe.parts)))
     free = choose_parameters(module, parameters, layers, seed)
     chosen = {id(module.get_parameter(name)) for name in free.names}
     compiled = [p for part in module.modules() if is_compiled(part) for p in part.parameters()]
-    if any(id(p) in chosen for p in compiled):
-        _refuse_compiled()
+    _refuse_compiled(any(id(p) in chosen for p in compiled))
     return _cut(module, free, likelihood, probe)
 
 
@@ -185,12 +179,13 @@ def _cut(
     return FreeNetwork(module, free, split, executor.for_thread(), probe, output)
 
 
-def _refuse_compiled() -> None:
-    raise ValueError(
-        "The layers to be searched are in a torch.jit module, which cannot be run with other "
-        "weights. Pass the nn.Module that it was made from, or parameters= of layers that are not "
-        "compiled."
-    )
+def _refuse_compiled(found: bool) -> None:
+    if found:
+        raise ValueError(
+            "The layers to be searched are in a torch.jit module, which cannot be run with other "
+            "weights. Pass the nn.Module that it was made from, or parameters= of layers that are "
+            "not compiled."
+        )
 
 
 def _refuse_quantised(rest: nn.Module) -> None:
@@ -200,20 +195,6 @@ def _refuse_quantised(rest: nn.Module) -> None:
             "they have no weights that could change a little. Pass the network as it was before "
             "quantisation, or one whose last layer was left out of it."
         )
-
-
-def _restored(
-    module: nn.Module,
-    free: FreeParameters,
-    split: SplitModule,
-    executor: str,
-    likelihood: Likelihood,
-    probe: Inputs,
-    output: str | int | None,
-) -> FreeNetwork:
-    """Return a network that was stored."""
-    runs = EXECUTORS[executor](split.rest, likelihood).for_thread()
-    return FreeNetwork(module, free, split, runs, probe, output)
 
 
 def probe_rows(inputs: Inputs | StoredRows) -> Inputs:

@@ -29,8 +29,38 @@ _NORMALISATION_TOLERANCE = 1e-2
 Output = Tensor | tuple[Tensor, ...] | list[Tensor]
 
 
+class _Fisher:
+    """Fisher information of scores (n_rows, n_scores), by roots R with R R' that of each row."""
+
+    def fisher(self, scores: Tensor) -> Tensor:
+        """Return the Fisher information of each row, (n_rows, n_scores, n_scores)."""
+        root = self.fisher_root(scores)
+        return root @ root.mT
+
+    def fisher_root(self, scores: Tensor) -> Tensor:
+        """Return R, with a column for each class or output."""
+        return torch.diag_embed(self.fisher_diagonal(scores).sqrt())
+
+    def fisher_diagonal(self, scores: Tensor) -> Tensor:
+        """Return the diagonals, (n_rows, n_scores)."""
+        raise NotImplementedError
+
+    def sampled_fisher_root(
+        self,
+        scores: Tensor,
+        n_columns: int,  # noqa: ARG002
+        generator: torch.Generator,  # noqa: ARG002
+    ) -> Tensor:
+        """Return R with few columns, for which R R' is right on average."""
+        return self.fisher_root(scores)
+
+    def total_fisher(self, scores: Tensor, weight: Tensor | None = None) -> Tensor:
+        """Return the weighted sum over rows, without a matrix for each of them."""
+        return torch.diag(_weighted(self.fisher_diagonal(scores), weight).sum(dim=0))
+
+
 @dataclass(frozen=True)
-class CategoricalLikelihood:
+class CategoricalLikelihood(_Fisher):
     """Class probabilities out of a network's output."""
 
     # One of CLASSIFIER_LINKS
@@ -58,17 +88,10 @@ class CategoricalLikelihood:
             scores = scores.clamp(min=torch.finfo(scores.dtype).tiny).log()
         return torch.log_softmax(scores, dim=dim)
 
-    def fisher(self, scores: Tensor) -> Tensor:
-        """Return the Fisher information, (n_rows, n_scores, n_scores), of logits."""
-        if self.link == "binary_logit":
-            return (torch.sigmoid(scores) * torch.sigmoid(-scores))[..., None]
-        proba = torch.softmax(scores, dim=-1)
-        return torch.diag_embed(proba) - proba[..., :, None] * proba[..., None, :]
-
     def fisher_root(self, scores: Tensor) -> Tensor:
-        """Return R with R R' the Fisher information of each row: a column for each class."""
+        """Return R; see the base class."""
         if self.link == "binary_logit":
-            return self.fisher_diagonal(scores).sqrt()[..., None]
+            return super().fisher_root(scores)
         proba = torch.softmax(scores, dim=-1)
         one = torch.eye(proba.shape[-1]).to(proba)
         return (one - proba[..., None]) * proba.sqrt()[..., None, :]
@@ -76,7 +99,7 @@ class CategoricalLikelihood:
     def sampled_fisher_root(
         self, scores: Tensor, n_columns: int, generator: torch.Generator
     ) -> Tensor:
-        """Return R with few columns and an expectation of R R' that is the Fisher information."""
+        """Return R of sampled classes; see the base class."""
         if scores.shape[-1] <= n_columns or self.link == "binary_logit":
             return self.fisher_root(scores)
         proba = torch.softmax(scores, dim=-1)
@@ -85,15 +108,15 @@ class CategoricalLikelihood:
         return ((drawn - proba[:, None]) / math.sqrt(n_columns)).mT
 
     def total_fisher(self, scores: Tensor, weight: Tensor | None = None) -> Tensor:
-        """Return the weighted sum over rows of `fisher`, without a matrix for each of them."""
+        """Return the weighted sum over rows; see the base class."""
         if self.link == "binary_logit":
-            return _weighted(self.fisher_diagonal(scores), weight).sum(dim=0)[None]
+            return super().total_fisher(scores, weight)
         proba = torch.softmax(scores, dim=-1)
         weighted = _weighted(proba, weight)
         return torch.diag(weighted.sum(dim=0)) - weighted.T @ proba
 
     def fisher_diagonal(self, scores: Tensor) -> Tensor:
-        """Return the diagonals of `fisher`, (n_rows, n_scores)."""
+        """Return the diagonals; see the base class."""
         if self.link == "binary_logit":
             return torch.sigmoid(scores) * torch.sigmoid(-scores)
         proba = torch.softmax(scores, dim=-1)
@@ -146,7 +169,7 @@ class CategoricalLikelihood:
 
 
 @dataclass(frozen=True)
-class GaussianLikelihood:
+class GaussianLikelihood(_Fisher):
     """Means and variances out of a network's output."""
 
     # One of REGRESSOR_LINKS; two parts are a tuple, or the two halves of the columns
@@ -172,29 +195,8 @@ class GaussianLikelihood:
         mean, variance = _two_parts(output)
         return Gaussian(mean, variance.exp() if self.link == "mean_log_variance" else variance)
 
-    def fisher(self, scores: Tensor) -> Tensor:
-        """Return the Fisher information of means, followed by any logarithms of variances."""
-        return torch.diag_embed(self.fisher_diagonal(scores))
-
-    def fisher_root(self, scores: Tensor) -> Tensor:
-        """Return R with R R' the Fisher information of each row."""
-        return torch.diag_embed(self.fisher_diagonal(scores).sqrt())
-
-    def sampled_fisher_root(
-        self,
-        scores: Tensor,
-        n_columns: int,  # noqa: ARG002
-        generator: torch.Generator,  # noqa: ARG002
-    ) -> Tensor:
-        """Return the same as `fisher_root`: outputs are few."""
-        return self.fisher_root(scores)
-
-    def total_fisher(self, scores: Tensor, weight: Tensor | None = None) -> Tensor:
-        """Return the weighted sum over rows of `fisher`, without a matrix for each of them."""
-        return torch.diag(_weighted(self.fisher_diagonal(scores), weight).sum(dim=0))
-
     def fisher_diagonal(self, scores: Tensor) -> Tensor:
-        """Return the diagonals of `fisher`, (n_rows, n_scores)."""
+        """Return the diagonals, of means and then of any logarithms of variances."""
         precision = 1 / self.prediction(scores).variance
         if self.link != "mean":
             precision = torch.cat([precision, torch.full_like(precision, 0.5)], dim=-1)

@@ -124,26 +124,20 @@ def _names(
             return list(named)
     if parameters == "last_layer":
         parameters = 1
-    if isinstance(parameters, Integral):
-        last = last_layers(layers, int(parameters))
-        chosen = {id(p) for layer in last for p in layer.parameters}
-        return [name for name, p in named.items() if id(p) in chosen]
     aliases = dict(module.named_parameters(remove_duplicate=False))
-    if parameters == "bias":
-        chosen = {id(p) for name, p in aliases.items() if _is_bias(name.split(".")[-1])}
-        return [name for name, p in named.items() if id(p) in chosen]
-    if parameters == "norm":
-        chosen = {
-            id(p)
-            for part in module.modules()
-            if isinstance(part, _NORMALISATION)
-            for p in part.parameters(recurse=False)
-        }
-        return [name for name, p in named.items() if id(p) in chosen]
-    if callable(parameters):
-        return [name for name, p in named.items() if parameters(name, p)]
-    patterns = [parameters] if isinstance(parameters, str) else list(parameters)
-    chosen = {id(p) for pattern in patterns for p in _matching(pattern, aliases)}
+    if isinstance(parameters, Integral):
+        found = [p for layer in last_layers(layers, int(parameters)) for p in layer.parameters]
+    elif parameters == "bias":
+        found = [p for name, p in aliases.items() if _is_bias(name.split(".")[-1])]
+    elif parameters == "norm":
+        norms = [part for part in module.modules() if isinstance(part, _NORMALISATION)]
+        found = [p for part in norms for p in part.parameters(recurse=False)]
+    elif callable(parameters):
+        found = [p for name, p in named.items() if parameters(name, p)]
+    else:
+        patterns = [parameters] if isinstance(parameters, str) else list(parameters)
+        found = [p for pattern in patterns for p in _matching(pattern, aliases)]
+    chosen = set(map(id, found))
     return [name for name, p in named.items() if id(p) in chosen]
 
 

