@@ -84,14 +84,6 @@ class MaskedBert(nn.Module):
         return SequenceClassifierOutput(logits=self.classifier(hidden.mean(dim=1)))
 
 
-class DistilBert(Bert):
-    """DistilBertForSequenceClassification: a relu between two linear layers."""
-
-    def forward(self, input_ids):
-        pooled = nn.ReLU()(self.pooler(self.bert(input_ids)[:, 0]))
-        return SequenceClassifierOutput(logits=self.classifier(self.dropout(pooled)))
-
-
 class GPT(nn.Module):
     """GPT2ForSequenceClassification: scores of all words, of which the last one counts."""
 

@@ -20,10 +20,8 @@ from sklearn_quam._network.outputs import InvalidOutputError
 
 from ..networks import (
     BINARY,
-    CLASSIFIERS,
     IMAGES,
     LABELS,
-    REGRESSORS,
     SEQUENCES,
     TARGET,
     TOKENS,
@@ -79,7 +77,6 @@ ARCHITECTURES = {
         X,
     ),
     "dropout": (lambda: dense(8, nn.Dropout(0.5), nn.Linear(8, 3)), X),
-    "layer norm": (lambda: dense(8, nn.LayerNorm(8), nn.Linear(8, 3)), X),
     "convolution": (
         lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3)),
         IMAGES,
@@ -98,11 +95,6 @@ ARCHITECTURES = {
             IMAGES,
         ),
         IMAGES,
-    ),
-    "LSTM": (lambda: Recurrent(nn.LSTM, batch_first=True), SEQUENCES),
-    "LSTM, two ways": (
-        lambda: Recurrent(nn.LSTM, batch_first=True, bidirectional=True),
-        SEQUENCES,
     ),
     "LSTM, last state": (lambda: Recurrent(nn.LSTM, last="state", batch_first=True), SEQUENCES),
     "GRU": (lambda: Recurrent(nn.GRU, batch_first=True, num_layers=2, dropout=0.3), SEQUENCES),
@@ -125,19 +117,24 @@ architecture = pytest.mark.parametrize(
 )
 
 
-@pytest.mark.parametrize("mode", ["train", "eval"])
 @architecture
-def test_architecture_predicts_as_on_its_own_in_evaluation_mode(make, data, mode):
-    module = make()
-    module.train(mode == "train")
+def test_architecture_predicts_as_on_its_own_in_evaluation_mode(make, data):
+    module = make().train()
     if isinstance(evaluate(module, data), tuple):
         expected = probabilities(module[0], data)
     else:
         expected = probabilities(module, data)
+    before = module_state(module)
     est = ReferenceClassifier(module).fit(data, LABELS)
     np.testing.assert_allclose(est.predict_proba(data), expected, 1e-4, 1e-6)
     np.testing.assert_allclose(est.predict_proba(data[:1]), expected[:1], 1e-4, 1e-6)
-    assert all(part.training == (mode == "train") for part in module.modules())
+    est.predict_uncertainty(data)
+    assert module_state(module) == before
+    with torch.no_grad():
+        for tensor in [*module.parameters(), *module.buffers()]:
+            tensor.add_(1)
+    # What is fitted is a copy.
+    np.testing.assert_allclose(est.predict_proba(data), expected, 1e-4, 1e-6)
 
 
 @pytest.mark.slow
@@ -172,7 +169,7 @@ def test_whole_numbers_are_features_to_networks_without_embeddings():
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("make", [dense, Residual, lambda: Dense().train()])
+@pytest.mark.parametrize("make", [Residual, lambda: Dense().train()])
 def test_half_precision_is_widened_exactly(make, dtype):
     module = make().to(dtype)
     est = ReferenceClassifier(module).fit(X, LABELS)
@@ -238,8 +235,6 @@ def batch_norm_of_the_batch():
     [
         (batch_norm_of_the_batch, X, "depends on the other rows.*track_running_stats=True"),
         (lambda: Recurrent(nn.LSTM), SEQUENCES, "batch_first=True"),
-        (lambda: Recurrent(nn.GRU), SEQUENCES, "batch_first=True"),
-        (lambda: Recurrent(nn.GRU, bidirectional=True), SEQUENCES, "batch_first=True"),
         (lambda: Recurrent(nn.LSTM, last="state"), SEQUENCES, "returns 5 rows for .*batch_first"),
         (lambda: Attention(batch_first=False), SEQUENCES, "batch_first=True"),
         (AlwaysRandom, X, "different outputs for the same rows even in evaluation mode"),
@@ -256,8 +251,6 @@ def batch_norm_of_the_batch():
     ids=[
         "batch norm of the batch",
         "LSTM",
-        "GRU",
-        "GRU, two ways",
         "LSTM, last state",
         "attention",
         "random",
@@ -369,7 +362,7 @@ def test_module_that_squeezes_a_single_row_is_understood_or_refused(wrapper, n_o
         np.testing.assert_allclose(predictions(est, X[:1]), predictions(est, X)[:1], 1e-5)
 
 
-@pytest.mark.parametrize("n_rows", [1, 2, 3])
+@pytest.mark.parametrize("n_rows", [1, 2])
 def test_module_that_squeezes_is_understood_or_refused_with_few_training_rows(n_rows):
     module = nn.Sequential(dense(1), Apply(torch.squeeze))
     expected = evaluate(module, X)[:n_rows]
@@ -391,33 +384,7 @@ def test_values_beyond_the_networks_precision_are_refused():
         est.predict(np.full((2, 4), 1e300))
 
 
-def test_reason_is_the_same_for_skorch_nets():
-    net = fitted(CLASSIFIERS["skorch"]())
-    with torch.no_grad():
-        net.module_.layers[0].weight.fill_(torch.nan)
-    with pytest.raises(ValueError, match="NaN or infinite"):
-        ReferenceClassifier(net).fit(X, LABELS)
-
-
 # -- never changed -------------------------------------------------------------------------
-
-
-@architecture
-def test_module_is_bit_identical_afterwards(make, data):
-    module = make()
-    before = module_state(module)
-    est = ReferenceClassifier(module).fit(data, LABELS)
-    est.predict_proba(data)
-    est.predict_uncertainty(data)
-    assert module_state(module) == before
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_module_of_any_precision_is_bit_identical_afterwards(dtype):
-    module = dense().to(dtype)
-    before = module_state(module)
-    ReferenceClassifier(module).fit(X, LABELS).predict_uncertainty(X)
-    assert module_state(module) == before
 
 
 LAYERS = {
@@ -430,7 +397,7 @@ LAYERS = {
 }
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     layers=st.lists(st.sampled_from(sorted(LAYERS)), max_size=4),
     dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16]),
@@ -466,8 +433,9 @@ def estimator_state(net):
     return joblib.hash(net)
 
 
-@pytest.mark.parametrize("failure", [None, "width", "target"])
-@pytest.mark.parametrize("in_pipeline", [False, True], ids=["alone", "in a pipeline"])
+@pytest.mark.parametrize(
+    ("failure", "in_pipeline"), [(None, True), ("width", False), ("target", True)]
+)
 @each_model
 def test_fitted_estimator_is_bit_identical_afterwards(make, wrapper, y, in_pipeline, failure):
     net = make()
@@ -488,14 +456,6 @@ def test_fitted_estimator_is_bit_identical_afterwards(make, wrapper, y, in_pipel
     assert (estimator_state(net), joblib.hash(scaler)) == before
 
 
-def test_skorch_net_in_training_mode_stays_in_it():
-    net = fitted(REGRESSORS["skorch"](), X, TARGET[:, None])
-    net.module_.train()
-    before = module_state(net.module_)
-    ReferenceRegressor(net).fit(X, TARGET).predict_uncertainty(X_NEW)
-    assert module_state(net.module_) == before
-
-
 def test_copy_shares_no_memory_and_asks_for_no_gradient():
     module = trained_statistics(nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3)), X)
     duplicate = copy_module(module)
@@ -503,18 +463,6 @@ def test_copy_shares_no_memory_and_asks_for_no_gradient():
     assert own.isdisjoint(t.data_ptr() for t in [*duplicate.parameters(), *duplicate.buffers()])
     assert not any(p.requires_grad for p in duplicate.parameters())
     assert not any(part.training for part in duplicate.modules())
-
-
-@architecture
-def test_changing_the_module_changes_nothing_later(make, data):
-    module = make()
-    est = ReferenceClassifier(module).fit(data, LABELS)
-    before = est.predict_proba(data)
-    with torch.no_grad():
-        for tensor in [*module.parameters(), *module.buffers()]:
-            tensor.add_(1)
-    module.train()
-    np.testing.assert_array_equal(est.predict_proba(data), before)
 
 
 @each_model

@@ -3,7 +3,6 @@
 import copy
 import pickle
 
-import joblib
 import numpy as np
 import pandas as pd
 import pytest
@@ -19,13 +18,9 @@ from skorch.helper import SliceDataset, SliceDict
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
-import sklearn_quam
 from sklearn_quam import (
-    LinearSearch,
     NaturalSearch,
-    PenaltySearch,
     QUAMClassifier,
-    QUAMRegressor,
     ReferenceClassifier,
 )
 from tests.test_contract import METHODS
@@ -65,50 +60,34 @@ def plain():
 # -- layouts of arrays ---------------------------------------------------------------------
 
 
-class OldProtocol:
-    """An object that numpy can make an array of, and nothing more."""
-
-    def __array__(self, dtype=None, copy=None):
-        return np.array(X, dtype=dtype)
-
-
 def as_tensor(x):
     return torch.tensor(np.array(x, dtype=float))
 
 
 LAYOUTS = {
     "reversed": lambda x: x[::-1].copy()[::-1],
-    "columns reversed": lambda x: x[:, ::-1].copy()[:, ::-1],
     "byte-swapped": lambda x: x.astype(x.dtype.newbyteorder()),
     "read-only": lambda x: np.frombuffer(x.tobytes(), x.dtype).reshape(x.shape),
     "fortran": np.asfortranarray,
     "strided": lambda x: np.repeat(x, 2, axis=0)[::2],
     "broadcast": lambda x: np.broadcast_to(x[None], (2, *x.shape))[1],
     "float16": lambda x: x.astype(np.float16),
-    "float32": lambda x: x.astype(np.float32),
     "longdouble": lambda x: x.astype(np.longdouble),
-    "swapped float32": lambda x: x.astype(">f4"),
     "object": lambda x: x.astype(object),
     "matrix of lists": lambda x: x.tolist(),
     "frame": pd.DataFrame,
     "Float64 frame": lambda x: pd.DataFrame(x).astype("Float64"),
-    "Float32 frame": lambda x: pd.DataFrame(x).astype("Float32"),
     "mixed frame": lambda x: pd.DataFrame(x).astype({0: "float32", 1: "Float64"}),
     "tensor": as_tensor,
-    "half tensor": lambda x: as_tensor(x).half(),
     "bfloat16 tensor": lambda x: as_tensor(x).bfloat16(),
     "transposed tensor": lambda x: as_tensor(x.T).T,
     "tensor with gradient": lambda x: as_tensor(x).requires_grad_(),
 }
 
 
-@settings(max_examples=40, deadline=None)
-@given(
-    st.sampled_from(sorted(LAYOUTS)),
-    st.sampled_from(sorted(LAYOUTS)),
-    st.sampled_from(sorted(LAYOUTS)),
-)
-def test_the_layout_of_an_array_does_not_matter(plain, first, second, asked):
+@settings(max_examples=15, deadline=None)
+@given(st.sampled_from(sorted(LAYOUTS)), st.sampled_from(sorted(LAYOUTS)))
+def test_the_layout_of_an_array_does_not_matter(plain, first, second):
     est, expected = plain
 
     def laid_out(x):
@@ -116,8 +95,6 @@ def test_the_layout_of_an_array_does_not_matter(plain, first, second, asked):
         return LAYOUTS[second](once) if isinstance(once, np.ndarray) else once
 
     np.testing.assert_array_equal(uncertainties(est, laid_out(X)), expected)
-    if first == asked:  # fitting takes longer
-        np.testing.assert_array_equal(uncertainties(fitted(laid_out(X)), X), expected)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -129,16 +106,6 @@ def test_an_estimator_is_fitted_to_any_layout(plain, layout):
 def test_rows_in_reverse_order_are_answered_in_reverse_order(plain):
     est, expected = plain
     np.testing.assert_allclose(uncertainties(est, X[::-1]), expected[:, ::-1], rtol=1e-5)
-
-
-def test_flipped_images():
-    torch.manual_seed(0)
-    network = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 3))
-    images = RANDOM.normal(size=(12, 1, 4, 4)).astype(np.float32)
-    flipped = images[:, :, ::-1, ::-1]
-    est = fitted(flipped, Y[:12], network)
-    expected = uncertainties(fitted(flipped.copy(), Y[:12], network), flipped.copy())
-    np.testing.assert_array_equal(uncertainties(est, flipped), expected)
 
 
 @pytest.mark.parametrize(
@@ -294,13 +261,6 @@ def test_the_network_is_cut_behind_its_inputs():
     assert est.parameter_names_ == ["head.weight", "head.bias"]
 
 
-@pytest.mark.parametrize("backend", ["threading", pytest.param("loky", marks=pytest.mark.slow)])
-def test_workers_get_several_inputs(backend, expected):
-    est = fitted(PARTS, network=TwoInputs(), n_jobs=2)
-    with joblib.parallel_config(backend=backend):
-        np.testing.assert_allclose(uncertainties(est, PARTS), expected[1], rtol=1e-5, atol=1e-7)
-
-
 def test_little_memory_says_the_same_about_several_inputs(expected):
     est = fitted(PARTS, network=TwoInputs(), memory_limit="100KB")
     np.testing.assert_allclose(uncertainties(est, PARTS), expected[1], rtol=1e-5, atol=1e-7)
@@ -362,26 +322,17 @@ SETS = {
     "Subset": Subset(Items(np.repeat(X, 2, axis=0), np.repeat(Y, 2)), range(0, 2 * N_ROWS, 2)),
     "loader": DataLoader(TensorDataset(tensor(X), torch.tensor(Y)), batch_size=5),
     "shuffling loader": DataLoader(TensorDataset(tensor(X), torch.tensor(Y)), shuffle=True),
+    "slices": SliceDataset(Items(tensor(X), Y)),
 }
 
 
 @pytest.mark.parametrize("kind", SETS)
 def test_data_sets_bring_their_targets(kind, plain):
-    est = fitted(SETS[kind], None)
+    # Those of skorch have a target of their own.
+    est = fitted(SETS[kind], Y if kind == "slices" else None)
     assert est.n_features_in_ == 4
     np.testing.assert_array_equal(uncertainties(est, X), plain[1])
     np.testing.assert_array_equal(uncertainties(plain[0], SETS[kind]), plain[1])
-
-
-@pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.SeenRowsWarning")
-def test_slices_of_data_sets_go_through_a_grid_search(plain):
-    x, y = SliceDataset(SETS["items"]), SliceDataset(SETS["items"], idx=1)
-    np.testing.assert_array_equal(uncertainties(plain[0], x), plain[1])
-    np.testing.assert_array_equal(uncertainties(plain[0], x[4:9]), uncertainties(plain[0], X[4:9]))
-    est = fitted(x, np.asarray(y))
-    np.testing.assert_array_equal(uncertainties(est, X), plain[1])
-    grid = GridSearchCV(est, {"search__n_rows": [4]}, cv=2).fit(x, np.asarray(y))
-    assert np.isfinite(grid.cv_results_["mean_test_score"]).all()
 
 
 def test_data_sets_without_targets(plain):
@@ -402,19 +353,6 @@ def test_several_inputs_and_a_target(expected):
     tensors = TensorDataset(*map(torch.as_tensor, PARTS.values()), torch.tensor(Y))
     est = fitted(tensors, None, TwoInputs())
     np.testing.assert_array_equal(uncertainties(est, tensors), expected[1])
-
-
-def test_regressors_take_data_sets_too():
-    torch.manual_seed(0)
-    network = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2))
-    values = X[:, :2]
-    items = TensorDataset(tensor(X), tensor(values))
-    by_set = sklearn_quam.LaplaceRegressor(network, n_samples=8, random_state=0)
-    by_array = copy.deepcopy(by_set).fit(X, values, X_val=X, y_val=values)
-    by_set.fit(items, None, X_val=items, y_val=values)
-    np.testing.assert_allclose(by_set.noise_variance_, by_array.noise_variance_, rtol=1e-5)
-    np.testing.assert_allclose(by_set.conformal_scores_, by_array.conformal_scores_, rtol=1e-4)
-    np.testing.assert_allclose(uncertainties(by_set, items), uncertainties(by_array, X), rtol=1e-4)
 
 
 class Augmented(Items):
@@ -506,32 +444,6 @@ def test_data_are_read_in_chunks():
     assert 1 < Watched.largest < n_rows
 
 
-@pytest.mark.parametrize(
-    ("kind", "search"),
-    [
-        (QUAMClassifier, QUICK),
-        (QUAMRegressor, LinearSearch()),
-        (QUAMClassifier, PenaltySearch(n_steps=3)),
-    ],
-)
-def test_containers_of_the_same_rows_say_the_same(kind, search, mapped):
-    dask = pytest.importorskip("dask.array")
-    y = Y if kind is QUAMClassifier else X[:, :3]
-    est = kind(mlp(), search=search, random_state=0).fit(X, y)
-    want = uncertainties(est, X)
-    for rows in (
-        (tensor(X),),
-        TensorDataset(tensor(X)),
-        DataLoader(Items(tensor(X)), batch_size=4),
-        SliceDataset(Items(tensor(X), y)),
-        dask.from_array(X, chunks=7),
-        mapped,
-        pd.DataFrame(X),
-    ):
-        other = kind(mlp(), search=search, random_state=0).fit(rows, y)
-        np.testing.assert_array_equal(uncertainties(other, rows), want)
-
-
 # -- what is kept --------------------------------------------------------------------------
 
 
@@ -539,7 +451,7 @@ def size(est):
     return len(pickle.dumps(est, protocol=5))
 
 
-@pytest.mark.parametrize("search", ["natural", "linear", "penalty"])
+@pytest.mark.parametrize("search", ["natural", "penalty"])
 def test_raw_rows_are_not_stored_where_the_network_is_cut_behind_them(search):
     torch.manual_seed(0)
     network = nn.Sequential(nn.Flatten(), nn.Linear(900, 3, bias=False), nn.ReLU(), nn.Linear(3, 3))

@@ -9,7 +9,6 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
 from sklearn_quam import QUAMClassifier, ReferenceClassifier, ReferenceRegressor
-from sklearn_quam._network.inputs.sources import open_source
 
 from ..hugging_face import WORDS, Pads, Stream, Table, TextClassifier, Tokens, texts, trained
 from ..networks import LABELS, X_NEW, X, dense
@@ -61,7 +60,6 @@ SETS = {
     "datasets.Dataset": TABLE,
     "of ragged rows": DataLoader(Table({**RAGGED, "label": Y}), batch_size=7, collate_fn=Pads()),
     "items with labels": Items("labels"),
-    "items with label": Items("label"),
     "loader": DataLoader(Items("labels"), batch_size=5, shuffle=True),
     "some of a table": Subset(TABLE, range(len(Y))),
 }
@@ -92,18 +90,7 @@ def test_what_a_tokenizer_returns(kind, network, expected):
             fitted(network, rows, Y)
 
 
-def test_labels_of_different_lengths():
-    """A collator pads them to the longest of a batch."""
-    size = [1100, 100]
-    batches = [np.zeros((n, 3 + number), int) for number, n in enumerate(size)]
-    rows = [{"input_ids": [1], "labels": row.tolist()} for batch in batches for row in batch]
-    loader = DataLoader(rows, collate_fn=lambda items: {"labels": [i["labels"] for i in items]})
-    stored = open_source(loader)
-    with pytest.raises(ValueError, match="'labels' have different lengths"):
-        stored.targets(size=1100)
-
-
-@pytest.mark.parametrize("name", ["labels", "label"])
+@pytest.mark.parametrize("name", ["labels"])
 def test_targets_among_the_inputs(name, network, expected):
     with pytest.raises(ValueError, match=rf"X holds '{name}', which are targets.*pass them as y"):
         fitted(network, {**PARTS, name: Y}, Y)
@@ -135,11 +122,6 @@ def test_names_of_others_do_not_matter():
     for y in (Y, np.array(["a", "b", "c"])[Y]):
         est = ReferenceClassifier(named).fit(PARTS, y)
         np.testing.assert_array_equal(est.classes_, np.unique(y))
-
-
-def test_numbers_are_no_names():
-    digits = trained(TextClassifier(["2", "1", "0"]), PARTS, Y, n_epochs=1)
-    np.testing.assert_array_equal(ReferenceClassifier(digits).fit(PARTS, Y).classes_, [0, 1, 2])
 
 
 class Folder(Dataset):

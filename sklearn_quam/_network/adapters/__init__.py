@@ -1,9 +1,7 @@
-"""From what users pass to the network inside it."""
+"""From estimators to the network inside them."""
 
 from .networks import (
-    KINDS,
     Network,
-    NetworkKind,
     check_kind,
     column_of_label,
     copy_module,
@@ -18,9 +16,7 @@ from .opened import is_fitted, is_pretrained, split_pipeline
 from .targets import TargetUnits, in_target_units, target_scale
 
 __all__ = [
-    "KINDS",
     "Network",
-    "NetworkKind",
     "TargetUnits",
     "check_kind",
     "column_of_label",

@@ -1,16 +1,11 @@
-"""From a fitted estimator to the network inside it.
-
-`read_network` knows skorch nets, plain modules, scikit-learn's multi-layer perceptrons and linear
-models, pipelines that end in one of these, and frozen ones. What comes out is always a private
-copy: the user's model is never touched.
-"""
+"""From a fitted estimator to a private copy of the network inside it."""
 
 from __future__ import annotations
 
 import copy
 import pickle
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,49 +41,16 @@ _SUPPORTED = (
 
 @dataclass(frozen=True)
 class Network:
-    """What was found inside an estimator.
-
-    Parameters
-    ----------
-    module : torch.nn.Module
-        A private copy in evaluation mode whose parameters need no gradient.
-    link : str or None
-        What it returns; None where only its output can tell.
-    classes : ndarray or None
-        The labels of its columns, where the estimator knows them.
-    labels_are_indices : bool
-        Whether the network was trained on column indices, so that the labels are the user's.
-    threshold : float
-        Probability of the second class above which a binary classifier predicts it.
-    """
+    """A private copy of the network in an estimator, and what the estimator says about it."""
 
     module: nn.Module
+    # None where only its output can tell.
     link: str | None
+    # Labels of its columns; whether it was trained on their numbers, so that labels are the user's.
     classes: np.ndarray | None = None
     labels_are_indices: bool = True
+    # Probability of the second class above which a binary classifier predicts it.
     threshold: float = 0.5
-
-
-@dataclass(frozen=True)
-class NetworkKind:
-    """A kind of estimator that a network can be taken out of.
-
-    Parameters
-    ----------
-    matches : callable
-        Tells whether an estimator is of this kind.
-    task : callable
-        Returns what an estimator is: "classifier", "regressor", or None if it may be either.
-    read : callable
-        Takes the estimator, the task and the user's link, and returns a `Network`.
-    any_ndim : bool
-        Whether the network takes rows of any number of dimensions, or only vectors.
-    """
-
-    matches: Callable[[Any], bool]
-    task: Callable[[Any], str | None]
-    read: Callable[[Any, str, str | None], Network]
-    any_ndim: bool
 
 
 class _Exp(nn.Module):
@@ -97,19 +59,19 @@ class _Exp(nn.Module):
 
 
 def is_torch(estimator: Any) -> bool:
-    """Tell whether the network takes arrays of any dimension (skorch and plain modules)."""
+    """Return whether the network takes arrays of any dimension (skorch and plain modules)."""
     final = split_pipeline(estimator)[1]
-    return any(kind.any_ndim and kind.matches(final) for kind in KINDS)
+    return isinstance(final, nn.Module) or is_skorch(final)
 
 
 def is_skorch(estimator: Any) -> bool:
-    """Tell whether something is a skorch net, without importing skorch."""
+    """Return whether something is a skorch net, without importing skorch."""
     skorch = sys.modules.get("skorch")
     return skorch is not None and isinstance(estimator, skorch.NeuralNet)
 
 
 def is_quantised(part: nn.Module) -> bool:
-    """Tell whether a module computes with whole numbers, which have no gradients."""
+    """Return whether a module computes with whole numbers, which have no gradients."""
     return ".quantized." in f"{type(part).__module__}."
 
 
@@ -125,35 +87,32 @@ def column_of_label(classes: np.ndarray, y: np.ndarray) -> np.ndarray:
     return order[np.searchsorted(classes, y, sorter=order)]
 
 
-def check_kind(estimator: Any, task: str) -> NetworkKind:
-    """Return the kind of network in an estimator; refuse what is unknown or for another task.
+def check_kind(estimator: Any, task: str) -> None:
+    """Refuse an estimator that holds no network, or one for another task."""
+    own = _task_of(estimator)
+    if own not in (None, task):
+        raise TypeError(
+            f"{type(estimator).__name__} is a {own}: use it with a class whose name ends in "
+            f"{own.capitalize()}."
+        )
 
-    Parameters
-    ----------
-    estimator : object
-        The last step of a pipeline, or what stands alone.
-    task : {"classifier", "regressor"}
-        What it is to be used as.
 
-    Returns
-    -------
-    NetworkKind
-        How the network is taken out of it.
-    """
+def _task_of(estimator: Any) -> Any:
+    """Return the task of an estimator, None if it may be either."""
+    if isinstance(estimator, nn.Module):
+        return None
+    if is_skorch(estimator):
+        return _skorch_task(estimator)
+    if isinstance(estimator, _SKLEARN_CLASSIFIERS):
+        return "classifier"
+    if isinstance(estimator, _SKLEARN_REGRESSORS):
+        return "regressor"
     if isinstance(estimator, type):
         raise TypeError(
             f"{estimator.__name__} is a class: pass an object, {estimator.__name__}(...), which "
             "may be fitted or not."
         )
-    kind = next((kind for kind in KINDS if kind.matches(estimator)), None)
-    if kind is None:
-        raise _unknown(estimator)
-    if kind.task(estimator) not in (None, task):
-        raise TypeError(
-            f"{type(estimator).__name__} is a {kind.task(estimator)}: use it with a class whose "
-            f"name ends in {str(kind.task(estimator)).capitalize()}."
-        )
-    return kind
+    raise _unknown(estimator)
 
 
 def _unknown(estimator: Any) -> TypeError:
@@ -171,50 +130,21 @@ def _unknown(estimator: Any) -> TypeError:
 
 
 def read_network(estimator: Any, *, task: str, link: str | None = None) -> Network:
-    """Return the network inside a fitted estimator.
-
-    Parameters
-    ----------
-    estimator : object
-        The last step of a pipeline, or what stands alone.
-    task : {"classifier", "regressor"}
-        What the network is to be used as.
-    link : str or None
-        What the user says the network returns; None leaves it to the estimator.
-
-    Returns
-    -------
-    Network
-        The network, independent of the estimator.
-    """
+    """Return the network inside a fitted estimator."""
     allowed = CLASSIFIER_LINKS if task == "classifier" else REGRESSOR_LINKS
     if link is not None and link not in allowed:
         raise ValueError(f"link={shown(link)} is not for a {task}; choose one of {allowed}.")
-    return check_kind(estimator, task).read(estimator, task, link)
+    check_kind(estimator, task)
+    if isinstance(estimator, nn.Module):
+        return _read_module(estimator, task, link)
+    return (_read_skorch if is_skorch(estimator) else _read_sklearn)(estimator, task, link)
 
 
 def copy_module(module: nn.Module) -> nn.Module:
-    """Return an independent copy in evaluation mode, in at least single precision.
-
-    Parameters
-    ----------
-    module : torch.nn.Module
-        The user's network; compiled and data-parallel wrappers are opened.
-
-    Returns
-    -------
-    torch.nn.Module
-        The copy. Half precision weights are widened to float32, which represents them exactly.
-    """
-    while True:
-        inner = getattr(module, "_orig_mod", None)
-        if inner is None and isinstance(
-            module, (nn.DataParallel, nn.parallel.DistributedDataParallel)
-        ):
-            inner = module.module
-        if inner is None:
-            break
-        module = inner
+    """Return an independent copy in evaluation mode, in at least single precision."""
+    parallel = (nn.DataParallel, nn.parallel.DistributedDataParallel)
+    while hasattr(module, "_orig_mod") or isinstance(module, parallel):
+        module = module.module if isinstance(module, parallel) else module._orig_mod  # type: ignore[assignment]
     if any(isinstance(p, nn.parameter.UninitializedParameter) for p in module.parameters()):
         raise ValueError(
             "The network has lazy layers whose sizes are not known yet. Run one batch through it "
@@ -225,7 +155,7 @@ def copy_module(module: nn.Module) -> nn.Module:
     if any(p.is_complex() for p in module.parameters()):
         raise ValueError("Networks with complex parameters are not supported.")
     try:
-        with torch.no_grad():  # compiled modules copy theirs as if it were a step of a network
+        with torch.no_grad():  # compiled modules record the copy otherwise
             duplicate = copy.deepcopy(module)
     except (*NETWORK_ERRORS, copy.Error, pickle.PickleError) as error:
         raise ValueError(
@@ -243,18 +173,7 @@ def copy_module(module: nn.Module) -> nn.Module:
 
 
 def module_of(estimator: Any) -> nn.Module:
-    """Return a private copy of the module in something whose targets are no single labels.
-
-    Parameters
-    ----------
-    estimator : object
-        A trained module, a fitted skorch net, or a fitted MLPClassifier of several labels.
-
-    Returns
-    -------
-    torch.nn.Module
-        The copy.
-    """
+    """Return a private copy of the module in an estimator for dense or multi-label targets."""
     if isinstance(estimator, nn.Module):
         return copy_module(estimator)
     if is_skorch(estimator) and hasattr(estimator, "module_"):
@@ -269,13 +188,10 @@ def module_of(estimator: Any) -> nn.Module:
 
 @torch.enable_grad()
 def _fix_computed_weights(module: nn.Module) -> None:
-    """Make plain parameters of weights that are computed, as by weight or spectral normalisation.
-
-    What a network may be is a question of the weights that it computes with.
-    """
+    """Make plain parameters of weights that weight or spectral normalisation computes."""
     for part in list(module.modules()):
         if parametrize.is_parametrized(part):
-            # What needs no gradient would be no parameter afterwards.
+            # A weight that needs no gradient would not become a parameter.
             part.requires_grad_()
             for name in list(part.parametrizations):  # type: ignore[arg-type]
                 parametrize.remove_parametrizations(part, name)
@@ -339,7 +255,7 @@ def _skorch_link(net: Any, task: str, link: str | None) -> str | None:
 
 
 def _overrides_loss(net: Any) -> bool:
-    """Tell whether the net's class brings its own loss, so that the criterion says little."""
+    """Return whether the net's class brings its own loss, so that the criterion says little."""
     return not type(net).get_loss.__module__.startswith("skorch.")
 
 
@@ -424,22 +340,3 @@ def _linear(weight: np.ndarray, bias: np.ndarray) -> nn.Linear:
     layer.weight = nn.Parameter(torch.tensor(np.ascontiguousarray(weight)))
     layer.bias = nn.Parameter(torch.tensor(np.ascontiguousarray(bias), dtype=layer.weight.dtype))
     return layer
-
-
-# The first kind that matches is taken. A new kind of network is one more line.
-KINDS = (
-    NetworkKind(lambda e: isinstance(e, nn.Module), lambda _: None, _read_module, any_ndim=True),
-    NetworkKind(is_skorch, _skorch_task, _read_skorch, any_ndim=True),
-    NetworkKind(
-        lambda e: isinstance(e, _SKLEARN_CLASSIFIERS),
-        lambda _: "classifier",
-        _read_sklearn,
-        any_ndim=False,
-    ),
-    NetworkKind(
-        lambda e: isinstance(e, _SKLEARN_REGRESSORS),
-        lambda _: "regressor",
-        _read_sklearn,
-        any_ndim=False,
-    ),
-)

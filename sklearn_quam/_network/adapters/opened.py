@@ -1,4 +1,4 @@
-"""What is inside of what is wrapped around a network: pipelines, searches, transformed targets."""
+"""Estimators around a network, opened: pipelines, searches, transformed targets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WRAPPERS = (FrozenEstimator, BaseSearchCV, TransformedTargetRegressor)
 
 
 def inside(wrapper: Any) -> Any:
-    """Return what is wrapped: the fitted one where there is one."""
+    """Return the wrapped estimator, the fitted one if there is one."""
     if isinstance(wrapper, FrozenEstimator):
         return wrapper.estimator
     if isinstance(wrapper, BaseSearchCV):
@@ -32,19 +32,7 @@ def inside(wrapper: Any) -> Any:
 
 
 def split_pipeline(estimator: Any) -> tuple[Pipeline | None, Any]:
-    """Return the transformers that run before the network (or None) and the network's estimator.
-
-    Parameters
-    ----------
-    estimator : object
-        Anything a user may pass.
-
-    Returns
-    -------
-    tuple
-        A pipeline of transformers or None, and what is behind it; what is frozen, a search or a
-        regressor of transformed targets is opened.
-    """
+    """Return the transformers that run before the network (or None) and the network's estimator."""
     if isinstance(estimator, WRAPPERS):
         return split_pipeline(inside(estimator))
     if not isinstance(estimator, Pipeline):
@@ -55,18 +43,9 @@ def split_pipeline(estimator: Any) -> tuple[Pipeline | None, Any]:
 
 
 def is_pretrained(estimator: Any) -> bool:
-    """Tell whether an estimator holds a network that is to be taken as it is.
+    """Return whether an estimator holds a network that is not trained again.
 
-    Parameters
-    ----------
-    estimator : object
-        Anything a user may pass.
-
-    Returns
-    -------
-    bool
-        True for modules and for fitted or frozen estimators. A pipeline is judged by its last
-        step; behind unfitted transformers a frozen network is not ready yet.
+    A pipeline is judged by its last step; its transformers must be fitted, too.
     """
     if isinstance(estimator, nn.Module):
         return True
@@ -84,7 +63,7 @@ def is_pretrained(estimator: Any) -> bool:
 
 
 def is_fitted(estimator: Any) -> bool:
-    """Tell whether an estimator is fitted."""
+    """Return whether an estimator is fitted."""
     if estimator is None or isinstance(estimator, str):  # a step may be "passthrough"
         return estimator is not None
     try:

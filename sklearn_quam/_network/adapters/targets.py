@@ -1,4 +1,4 @@
-"""Targets that were transformed for the training of a network, and are wanted as they were."""
+"""Networks that were trained on a transformed target, and predict it in its own units."""
 
 from __future__ import annotations
 
@@ -15,20 +15,7 @@ from .opened import WRAPPERS, inside
 
 
 def target_scale(estimator: Any, n_outputs: int) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return how what the network predicts becomes the target: times a factor, plus a shift.
-
-    Parameters
-    ----------
-    estimator : object
-        A fitted estimator.
-    n_outputs : int
-        Number of values that the network predicts.
-
-    Returns
-    -------
-    tuple of ndarray of shape (n_outputs,), or None
-        Factors and shifts; None where the network predicts the target itself.
-    """
+    """Return factors and shifts from what the network predicts to the target; None for neither."""
     scale, shift, found = np.ones(n_outputs), np.zeros(n_outputs), False
     while isinstance(estimator, (*WRAPPERS, Pipeline)):
         if isinstance(estimator, TransformedTargetRegressor):
@@ -40,7 +27,7 @@ def target_scale(estimator: Any, n_outputs: int) -> tuple[np.ndarray, np.ndarray
 
 
 def _affine(transformer: Any, n_outputs: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return factors and shifts of a transformer's inverse; refuse all that is not of this kind."""
+    """Return factors and shifts of a transformer's inverse; refuse other transformers."""
     points = np.array([[-3.0], [-1.0], [0.0], [1.0], [3.0], [10.0]]) * np.ones(n_outputs)
     with np.errstate(all="ignore"):
         values = np.asarray(transformer.inverse_transform(points), float)
@@ -56,15 +43,9 @@ def _affine(transformer: Any, n_outputs: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 class TargetUnits(nn.Module):
-    """Brings what a network predicts to the units of the target.
+    """Convert predictions to the units of the target.
 
-    It stands behind the network, not in the weights of its last layer: how far these may change
-    is a question of the units that the network was trained in.
-
-    Parameters
-    ----------
-    scale, shift : ndarray of shape (n_outputs,)
-        What outputs are multiplied by, and what is added.
+    This is not done in the weights of the last layer, so that their prior stays the same.
     """
 
     scale: Tensor
@@ -85,7 +66,7 @@ class TargetUnits(nn.Module):
 
 
 class _InTargetUnits:
-    """The ``forward`` of a network, in the units of the target."""
+    """A network's ``forward`` in the units of the target."""
 
     def __init__(self, module: nn.Module, output: str | int | None) -> None:
         self.module, self.output = module, output
@@ -103,17 +84,7 @@ class _InTargetUnits:
 def in_target_units(
     module: nn.Module, scale: np.ndarray, shift: np.ndarray, output: str | int | None
 ) -> None:
-    """Let a network return the target as it was before it was transformed.
-
-    Parameters
-    ----------
-    module : torch.nn.Module
-        A private copy of the network.
-    scale, shift : ndarray of shape (n_outputs,)
-        What its outputs are to be multiplied by, and what is to be added.
-    output : str, int or None
-        Which of several outputs counts; see `picked`.
-    """
+    """Let a network return the target in its own units."""
     like = next(module.parameters())
     units = TargetUnits(scale, shift).to(like.device, like.dtype)
     if type(module) is nn.Sequential:

@@ -25,18 +25,7 @@ def ragged(name: str) -> ValueError:
 
 
 def collate_items(items: list[Any]) -> Any:
-    """Return a batch of items; of mappings, the texts are left out.
-
-    Parameters
-    ----------
-    items : list
-        Some items of a data set.
-
-    Returns
-    -------
-    object
-        Arrays by name for mappings, whatever torch makes of the items otherwise.
-    """
+    """Return a batch of items; of mappings, the texts are left out."""
     if not isinstance(items[0], Mapping):
         return default_collate(items)
     batch = {name: _stacked(name, [item[name] for item in items]) for name in items[0]}
@@ -52,23 +41,10 @@ def _stacked(name: str, values: list[Any]) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class StoredDataset:
-    """The items of a data set, which come with or without a target.
+    """The items of a data set, with or without a target.
 
     An item may be a tensor, a mapping of named inputs, one of which may be the target, or a tuple
     whose last element is the target and the others the inputs; a tuple of one is an input.
-
-    Parameters
-    ----------
-    dataset : object
-        Has a length, and items by number.
-    collate : callable
-        Makes batches of items.
-    numbers : ndarray of shape (n_rows,)
-        Items that are meant, in their order.
-    element : int or None
-        The element of each item that is the input; None finds out.
-    n_inputs : int or None
-        How many inputs the network takes, if that is known: a tuple of as many has no target.
     """
 
     dataset: Any
@@ -87,7 +63,7 @@ class StoredDataset:
         return len(self.numbers)
 
     def read(self, index: Any) -> tuple[np.ndarray, ...]:
-        """Return some rows of each input; see `Source`."""
+        """Return some rows of each input."""
         inputs, _ = self._batch(index)
         if isinstance(inputs, Mapping):
             inputs = tuple(inputs.values())
@@ -95,7 +71,7 @@ class StoredDataset:
         return tuple(np.asarray(from_tensor(part)) for part in parts)
 
     def has_targets(self) -> bool:
-        """Tell whether items come with a target."""
+        """Return whether items come with a target."""
         return self._batch(slice(0, 1))[1] is not None
 
     def targets(self, size: int = 1024) -> np.ndarray:
@@ -112,7 +88,7 @@ class StoredDataset:
         return np.concatenate(parts)
 
     def class_names(self) -> np.ndarray | None:
-        """Return the names of the classes 0, 1, ..., where the data set knows them."""
+        """Return the names of the classes 0, 1, ..., if the data set has them."""
         dataset = self.dataset
         while not hasattr(dataset, "classes") and hasattr(dataset, "dataset"):
             dataset = dataset.dataset  # some items of another
@@ -158,34 +134,19 @@ class StoredDataset:
 
 
 def is_dataset(X: Any) -> bool:
-    """Tell whether something is a data set of torch, skorch or Hugging Face, or a stream."""
+    """Return whether something is a data set of torch, skorch or Hugging Face, or a stream."""
     columns = hasattr(X, "column_names") and hasattr(X, "features")
     known = isinstance(X, Dataset) or is_slice_dataset(X)
     return known or (columns and not isinstance(X, Mapping))
 
 
 def is_slice_dataset(X: Any) -> bool:
-    """Tell whether something is skorch's SliceDataset, without importing skorch."""
+    """Return whether something is skorch's SliceDataset, without importing skorch."""
     return all(hasattr(X, name) for name in ("dataset", "idx", "indices_"))
 
 
 def items_of(dataset: Any, n_inputs: int | None, collate: Callable | None = None) -> StoredDataset:
-    """Return the items of a data set.
-
-    Parameters
-    ----------
-    dataset : object
-        What `is_dataset` knows.
-    n_inputs : int or None
-        How many inputs the network takes, if that is known.
-    collate : callable, default=None
-        Makes batches of items; None stacks them.
-
-    Returns
-    -------
-    StoredDataset
-        The items in their order.
-    """
+    """Return the items of a data set."""
     if is_slice_dataset(dataset):
         numbers = np.asarray(dataset.indices_)
         return StoredDataset(dataset.dataset, collate_items, numbers, dataset.idx, n_inputs)
@@ -200,7 +161,7 @@ def items_of(dataset: Any, n_inputs: int | None, collate: Callable | None = None
 
 
 def items_of_loader(loader: DataLoader, n_inputs: int | None) -> StoredDataset:
-    """Return the items of a loader in the order of its data set, so that answers fit the rows."""
+    """Return the items of a loader in the order of its data set."""
     sampler, collate = loader.sampler, loader.collate_fn
     own = (torch.utils.data.SequentialSampler, torch.utils.data.RandomSampler)
     if not isinstance(loader.dataset, IterableDataset) and not isinstance(sampler, own):

@@ -17,7 +17,7 @@ _NUMPY_TYPES = {
 
 
 def from_tensor(values: Any) -> Any:
-    """Return tensors as arrays on the host; leave everything else to the usual validation."""
+    """Return tensors as arrays on the host, and other values as they are."""
     if not isinstance(values, Tensor):
         return values
     if values.is_meta:
@@ -28,12 +28,12 @@ def from_tensor(values: Any) -> Any:
     values = values.detach().cpu()
     values = values.to_dense() if values.layout != torch.strided else values
     values = values.float() if values.dtype == torch.bfloat16 else values
-    # What torch has noted but not done yet: a conjugate, another sign.
+    # torch computes conjugates and signs lazily.
     return values.resolve_conj().resolve_neg().numpy()
 
 
 def refuse_masked(values: Any, name: str) -> None:
-    """Refuse an array with a mask: whoever copies it forgets which values are missing."""
+    """Refuse an array with a mask, which copies lose."""
     if isinstance(values, np.ma.MaskedArray):
         raise ValueError(
             f"{name} is a masked array, but a network cannot leave values out. Fill them, "
@@ -42,43 +42,18 @@ def refuse_masked(values: Any, name: str) -> None:
 
 
 def to_tensor(rows: np.ndarray, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return a copy of an array as a tensor.
-
-    Parameters
-    ----------
-    rows : ndarray
-        Numbers in any layout.
-    dtype : torch.dtype
-        Type of the tensor.
-    device : torch.device
-        Where it is to be.
-
-    Returns
-    -------
-    Tensor
-        Of the same shape; it shares no memory with the array.
-    """
+    """Return a copy of an array as a tensor of the same shape."""
     if rows.dtype.kind == "f" and rows.dtype.itemsize > 8:
-        # Rounded once more, as it would be on the way through a plain array.
+        # Rounded twice, as a plain array would be.
         rows = rows.astype(np.float64)
-    # Too large for the type: whoever asked looks for that.
+    # Values that are too large for the type are refused by `check_finite`.
     with np.errstate(over="ignore", invalid="ignore"):
         plain: Any = np.array(rows, dtype=_NUMPY_TYPES[dtype], order="C", copy=True)
     return torch.from_numpy(plain).to(device)
 
 
 def check_finite(tensor: Tensor, rows: np.ndarray, name: str = "X") -> None:
-    """Refuse missing and infinite values, and those too large for the type of a network.
-
-    Parameters
-    ----------
-    tensor : Tensor
-        What `to_tensor` has made of the rows.
-    rows : ndarray
-        The rows.
-    name : str, default="X"
-        What to call them.
-    """
+    """Refuse missing and infinite values, and those too large for the type of a network."""
     if not tensor.is_floating_point() or bool(torch.isfinite(tensor).all()):
         return
     if rows.dtype.kind == "f" and not np.isfinite(rows).all():

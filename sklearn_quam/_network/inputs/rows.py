@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -18,7 +17,7 @@ Rows = tuple[Tensor, ...]
 
 
 class Source(Protocol):
-    """What a user passed as X: rows that can be read some at a time."""
+    """Rows that can be read some at a time."""
 
     @property
     def names(self) -> tuple[str, ...] | None:
@@ -33,17 +32,10 @@ class Source(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """Rows in memory, as the network takes them.
-
-    Parameters
-    ----------
-    parts : tuple of Tensor of shape (n_rows, ...)
-        A tensor for each of its inputs.
-    bytes_per_row : int, default=0
-        Memory that the network needs for a row, as far as it is known.
-    """
+    """Rows in memory: a tensor of shape (n_rows, ...) for each input of the network."""
 
     parts: Rows
+    # Memory that the network needs for a row, as far as it is known.
     bytes_per_row: int = 0
 
     @classmethod
@@ -66,17 +58,12 @@ class Inputs:
         """Return how many numbers there are."""
         return sum(part.numel() for part in self.parts)
 
-    def split(self, size: int) -> Iterator[Inputs]:
-        """Yield consecutive rows, so many at a time."""
-        for start in range(0, len(self), size):
-            yield self[start : start + size]
-
     def clone(self) -> Inputs:
         """Return copies."""
         return replace(self, parts=tuple(part.clone() for part in self.parts))
 
     def at_least_two(self) -> Inputs:
-        """Return a single row twice: modules that squeeze what they return would lose its axis."""
+        """Return a single row twice: modules that squeeze their output would lose its axis."""
         if len(self) != 1:
             return self
         return replace(self, parts=tuple(part.repeat_interleave(2, dim=0) for part in self.parts))
@@ -86,7 +73,7 @@ class Inputs:
         return replace(self, parts=tuple(as_double(part) for part in self.parts))
 
     def describe(self) -> str:
-        """Return shapes and types of a row, to tell a user."""
+        """Return shapes and types of a row in words."""
         return ", ".join(f"{tuple(p.shape[1:])} given as {p.dtype}" for p in self.parts)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -99,19 +86,7 @@ class Inputs:
 
 @dataclass(frozen=True, eq=False)
 class StoredRows:
-    """Rows that are read, some at a time, when they are asked for.
-
-    Parameters
-    ----------
-    source : Source
-        Where they are.
-    dtypes : tuple of torch.dtype
-        What the network takes each of its inputs as.
-    device : torch.device
-        Where it runs.
-    bytes_per_row : int, default=0
-        Memory that it needs for a row, as far as it is known.
-    """
+    """Rows that are read some at a time, in the types that the network takes."""
 
     source: Source
     dtypes: tuple[torch.dtype, ...]
@@ -132,11 +107,6 @@ class StoredRows:
             check_finite(tensor, array)
             tensors.append(tensor)
         return Inputs(tuple(tensors), self.bytes_per_row)
-
-    def split(self, size: int) -> Iterator[Inputs]:
-        """Yield consecutive rows, so many at a time."""
-        for start in range(0, len(self), size):
-            yield self[start : start + size]
 
     def in_double(self) -> StoredRows:
         """Return the same rows in double precision; indices stay what they are."""

@@ -35,15 +35,7 @@ _IF_GRAPH = (
 
 @dataclass(frozen=True, eq=False)
 class StoredArrays:
-    """Arrays with a row for each sample, one for each input of the network.
-
-    Parameters
-    ----------
-    arrays : tuple of array
-        What numpy, or dask, can index by slices and by numbers of rows.
-    names : tuple of str or None
-        Names of the inputs, if the network takes them by name.
-    """
+    """Arrays with a row for each sample, one for each input of the network."""
 
     arrays: tuple[Any, ...]
     names: tuple[str, ...] | None = None
@@ -52,7 +44,7 @@ class StoredArrays:
         return len(self.arrays[0])
 
     def read(self, index: Any) -> tuple[np.ndarray, ...]:
-        """Return some rows of each array; see `Source`."""
+        """Return some rows of each array."""
         return tuple(_read(array, index) for array in self.arrays)
 
 
@@ -68,26 +60,16 @@ def _read(array: Any, index: Any) -> np.ndarray:
 
 
 def _forget_pages(array: np.memmap) -> None:
-    """Give back the memory of what was read from a file: it would add up to the whole file.
-
-    Not where the map is private: changes that were made to it are held in that memory alone.
-    """
+    """Release the memory of pages that were read, which would add up to the whole file."""
     owner = getattr(array, "_mmap", None)
+    # A private map holds changes in that memory alone.
     if array.mode != "c" and isinstance(owner, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
         owner.madvise(mmap.MADV_DONTNEED)
 
 
 @dataclass(frozen=True, eq=False)
 class Reordered:
-    """The inputs of another source in another order.
-
-    Parameters
-    ----------
-    source : Source
-        Where they come from.
-    names : tuple of str
-        Their names, in the order that is wanted.
-    """
+    """The inputs of another source in another order."""
 
     source: Source
     names: tuple[str, ...]
@@ -96,50 +78,34 @@ class Reordered:
         return len(self.source)
 
     def read(self, index: Any) -> tuple[np.ndarray, ...]:
-        """Return some rows of each input; see `Source`."""
+        """Return some rows of each input."""
         found = dict(zip(self.source.names or (), self.source.read(index), strict=True))
         return tuple(found[name] for name in self.names)
 
 
 @dataclass(frozen=True, eq=False)
 class SomeRows:
-    """Some rows of another source.
-
-    Parameters
-    ----------
-    source : Source
-        Where they come from.
-    numbers : ndarray of shape (n_rows,)
-        Which of its rows, in their order.
-    """
+    """Some rows of another source."""
 
     source: Source
     numbers: np.ndarray
 
     @property
     def names(self) -> tuple[str, ...] | None:
-        """Names of the inputs; see `Source`."""
+        """Names of the inputs."""
         return self.source.names
 
     def __len__(self) -> int:
         return len(self.numbers)
 
     def read(self, index: Any) -> tuple[np.ndarray, ...]:
-        """Return some rows of each input; see `Source`."""
+        """Return some rows of each input."""
         return self.source.read(self.numbers[index])
 
 
 @dataclass(frozen=True, eq=False)
 class Transformed:
-    """Rows of another source, behind transformers that see some of them at a time.
-
-    Parameters
-    ----------
-    source : Source
-        Where they come from.
-    transform : callable
-        What makes an array of what was read.
-    """
+    """Rows of another source with one input, transformed some at a time."""
 
     source: Source
     transform: Callable[[Any], np.ndarray]
@@ -149,26 +115,13 @@ class Transformed:
         return len(self.source)
 
     def read(self, index: Any) -> tuple[np.ndarray, ...]:
-        """Return some rows, transformed; see `Source`."""
+        """Return some rows, transformed."""
         (rows,) = self.source.read(index)
         return (self.transform(rows),)
 
 
 def open_source(X: Any, n_inputs: int | None = None) -> Source | None:
-    """Return what rows can be read from, some at a time.
-
-    Parameters
-    ----------
-    X : object
-        What a user passed.
-    n_inputs : int, default=None
-        How many inputs the network takes, if that is known.
-
-    Returns
-    -------
-    Source or None
-        None for arrays and frames that are in memory already, which are checked as a whole.
-    """
+    """Return a source of rows, None for arrays and frames in memory."""
     refuse_masked(X, "X")
     _refuse_graph(X)
     if isinstance(X, Mapping):
@@ -187,26 +140,13 @@ def open_source(X: Any, n_inputs: int | None = None) -> Source | None:
 
 
 def count_rows(X: Any) -> int:
-    """Return how many rows there are in whatever a user may pass."""
+    """Return the number of rows."""
     source = open_source(X)
     return _num_samples(X) if source is None else len(source)
 
 
 def some_rows(X: Any, numbers: np.ndarray) -> Any:
-    """Return some rows of whatever a user may pass, as the same kind of thing.
-
-    Parameters
-    ----------
-    X : object
-        An array, a frame, several inputs, or a data set of torch.
-    numbers : ndarray of shape (n_rows,)
-        Which rows, in their order.
-
-    Returns
-    -------
-    object
-        These rows.
-    """
+    """Return some rows as the same kind of data."""
     if isinstance(X, Mapping):
         return {name: some_rows(part, numbers) for name, part in X.items()}
     if _is_several(X):
@@ -224,16 +164,13 @@ def some_rows(X: Any, numbers: np.ndarray) -> Any:
 
 
 def brings_targets(X: Any) -> bool:
-    """Tell whether X is a data set whose items come with targets."""
+    """Return whether X is a data set whose items come with targets."""
     source = open_source(X)
     return isinstance(source, StoredDataset) and source.has_targets()
 
 
 def _is_several(X: Any) -> bool:
-    """Tell whether a sequence holds the inputs of a network, and not rows.
-
-    A tuple of arrays does; a list of vectors is a matrix to scikit-learn.
-    """
+    """Return whether a sequence holds inputs; a list of vectors is a matrix to scikit-learn."""
     if not isinstance(X, (tuple, list)) or not len(X):
         return False
     kinds = (np.ndarray, Tensor)
@@ -283,13 +220,13 @@ def _as_array(part: Any, label: str) -> np.ndarray:
 
 
 def _refuse_graph(X: Any) -> None:
-    """Refuse a graph of torch_geometric or dgl, whose nodes are no rows by themselves."""
+    """Refuse a graph of torch_geometric or dgl."""
     if hasattr(X, "edge_index") or hasattr(X, "edata"):
         raise TypeError(f"X is a graph, whose nodes are no rows by themselves.{_IF_GRAPH}")
 
 
 def is_dask(X: Any) -> bool:
-    """Tell whether something is a collection of dask, without importing dask."""
+    """Return whether X is a collection of dask, without importing dask."""
     return type(X).__module__.partition(".")[0] in ("dask", "dask_expr") and hasattr(X, "compute")
 
 

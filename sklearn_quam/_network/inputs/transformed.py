@@ -1,4 +1,4 @@
-"""What a network gets to see of X behind the transformers of a pipeline."""
+"""Rows behind the transformers of a pipeline."""
 
 from __future__ import annotations
 
@@ -16,22 +16,7 @@ from .sources import StoredArrays, Transformed, open_source
 
 
 def transformed(transformers: Pipeline | None, X: Any, source: Source | None) -> Source:
-    """Return what the network gets to see of X.
-
-    Parameters
-    ----------
-    transformers : Pipeline or None
-        What runs before the network.
-    X : array-like
-        What a user passed, or what validation has made of it.
-    source : Source or None
-        What X can be read from some rows at a time, if it is no array in memory.
-
-    Returns
-    -------
-    Source
-        Rows behind the transformers.
-    """
+    """Return X, or the source of its rows, behind the transformers."""
     if transformers is None:
         return StoredArrays((X,)) if source is None else source
     if isinstance(source, StoredArrays) and len(source.arrays) == 1:
@@ -41,12 +26,12 @@ def transformed(transformers: Pipeline | None, X: Any, source: Source | None) ->
 
 
 def as_dense(X: Any) -> Any:
-    """Return sparse rows as an array: layers are large matrices of numbers anyway."""
+    """Return sparse rows as an array."""
     return X.toarray() if issparse(X) else X
 
 
 def transform(transformers: Pipeline, X: Any) -> np.ndarray:
-    """Return what the transformers make of some rows."""
+    """Return some rows, transformed."""
     return _checked(_transform(transformers, X))
 
 
@@ -63,7 +48,7 @@ def _transform(transformers: Pipeline, X: Any) -> Any:
 
 
 def _checked(rows: Any) -> np.ndarray:
-    """Return what transformers have made as an array of finite numbers."""
+    """Return transformed rows as an array of finite numbers."""
     what = "What the pipeline's transformers make of X"
     try:
         rows = check_array(as_dense(rows), allow_nd=True, ensure_all_finite=False)
