@@ -85,14 +85,15 @@ LAYOUTS = {
 }
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.sampled_from(sorted(LAYOUTS)), st.sampled_from(sorted(LAYOUTS)))
 def test_the_layout_of_an_array_does_not_matter(plain, first, second):
     est, expected = plain
 
     def laid_out(x):
         once = LAYOUTS[first](x)
-        return LAYOUTS[second](once) if isinstance(once, np.ndarray) else once
+        is_plain = isinstance(once, np.ndarray) and once.dtype != object
+        return LAYOUTS[second](once) if is_plain else once
 
     np.testing.assert_array_equal(uncertainties(est, laid_out(X)), expected)
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
@@ -22,10 +21,9 @@ from ..adapters import TargetUnits
 from ..chain import Activation, Layer, read_activation
 from ..inputs.rows import Inputs
 from ..outputs import NetworkErrors
-from .running import Pick, UpToCut, copy_sharing, same, with_other_weights
+from .running import Pick, UpToCut, agree, copy_sharing
 
 _LINEAR = {functional.linear, torch.ops.aten.linear.default}
-_N_TRIALS = 3
 
 
 class NotAChainError(NetworkError):
@@ -80,10 +78,6 @@ class Chained(nn.Module):
             return names, layers, [ending.over_middle]
         return names, layers, [type(ending)(dim=1)]
 
-    def extra_repr(self) -> str:
-        """Return the layers in words."""
-        return repr(self._steps)
-
 
 class UpToChain(UpToCut):
     """Run a network, and return the input of the layer that has the named parameter.
@@ -104,6 +98,8 @@ class UpToChain(UpToCut):
         given = layer.given
         if given is None:
             raise NetworkError("For some rows the network does not run the searched layers.")
+        if given.ndim != (3 if self.at_position else 2):
+            raise NotAChainError("The first searched layer takes no matrix.")
         if self.at_position:
             given = _at(_positions(self.rest(given), output), given)
         return output, (given,)
@@ -126,15 +122,15 @@ def cut_before_chain(
     known = {id(p): name for name, p in module.named_parameters()}
     layers = _chain_from(calls[0], noting.calls)
     first = next(known[id(one)] for one in calls[0].layer if id(one) in known)
-    trials = [module, *(with_other_weights(module, names, seed) for seed in range(_N_TRIALS))]
+    copied = copy_sharing(module)
     units = [part for part in module.modules() if isinstance(part, TargetUnits)]
     endings = [None, *units, nn.Softmax(dim=-1), nn.LogSoftmax(dim=-1)]
     for ending, at_position in [*((one, False) for one in endings), (None, True)]:
         rest = Chained(layers, known, ending)
         for name in names:
             _place(rest, name, module.get_parameter(name))
-        frozen = UpToChain(copy_sharing(module), rest, pick, first, at_position)
-        if _agree(frozen, trials, names, probe):
+        frozen = UpToChain(copied, rest, pick, first, at_position)
+        if agree(frozen, names, probe):
             is_whole = calls[0].values is inputs.parts[0] and len(inputs.parts) == 1
             return None if is_whole and _is_plain(module) else frozen, rest, is_whole
     raise NotAChainError("The searched parameters are not those of a chain at the end.")
@@ -144,30 +140,6 @@ def _is_plain(module: nn.Module) -> bool:
     """Return whether a network consists of modules of torch and of this package alone."""
     homes = {type(part).__module__.partition(".")[0] for part in module.modules()}
     return homes <= {"torch", "sklearn_quam"}
-
-
-def _agree(
-    frozen: UpToChain, trials: list[nn.Module], names: tuple[str, ...], probe: Inputs
-) -> bool:
-    """Return whether the chain does the same as the network, whatever the searched weights are."""
-    expected = None
-    for trial in trials:
-        with torch.no_grad(), NetworkErrors():
-            with _InputOf(trial.get_parameter(frozen.name)) as layer:
-                output = frozen.pick(trial(*probe.clone().parts))
-            given = layer.given
-            if given is None or len(given) != len(probe):
-                return False
-            weights: dict[str, Tensor] = {name: trial.get_parameter(name) for name in names}
-            found = functional_call(frozen.rest, weights, (given,))
-        expected = given if expected is None else expected
-        if frozen.at_position:
-            if found.ndim != 3 or found[:, 0].shape != output.shape:
-                return False
-            found = _at(_positions(found, output), found)
-        if not same(given, expected) or not same(found, output):
-            return False
-    return expected is not None and expected.ndim == (3 if frozen.at_position else 2)
 
 
 def _positions(values: Tensor, output: Tensor) -> Tensor:

@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.utils import _pytree as pytree
 
 from ...exceptions import NetworkError
@@ -25,13 +24,12 @@ from ..inputs.named import SameNames
 from ..inputs.rows import Inputs
 from ..outputs import NetworkErrors
 from .layers import is_compiled
-from .running import Pick, UpToCut, copy_sharing, same, with_other_weights
+from .running import Pick, UpToCut, agree, copy_sharing
 
 # Switches on what else differs between models; what depends on it is then not a number.
 Poison = Callable[[], AbstractContextManager]
 # The name of a module, and the number of the call.
 _Key = tuple[str, int]
-_N_TRIALS = 2
 _PLAIN = (bool, int, float, str, type(None))
 _HOOKS: tuple[str, ...] = ("_forward_hooks", "_forward_pre_hooks", "_forward_hooks_with_kwargs")
 _HOOKS += ("_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs")
@@ -133,10 +131,11 @@ class Replay(SameNames):
 class UpToModules(UpToCut):
     """Run a network, and return its inputs and what the modules in `kept` return."""
 
-    def __init__(self, module: nn.Module, rest: Replay, pick: Pick, kept: _Kept) -> None:
-        super().__init__(module, rest, pick)
+    def __init__(self, module: nn.Module, kept: _Kept, n_inputs: int, pick: Pick) -> None:
+        rest = Replay(module, kept, n_inputs, pick)
+        super().__init__(copy_sharing(module), rest, pick)
         self.kept = kept
-        _record_calls(module, tuple(name for name, _ in kept))
+        _record_calls(self.module, tuple(name for name, _ in kept))
 
     def record(self, *inputs: Any) -> tuple[Any, tuple[Tensor, ...]]:
         """Return the output of the network, and the values at the cut."""
@@ -162,49 +161,20 @@ def cut_before_modules(
     probe: Inputs,
     pick: Pick,
     poison: Poison = nullcontext,
-) -> tuple[UpToModules, Replay]:
-    """Cut a network behind the modules that are the same for all models; return both parts."""
+) -> UpToModules:
+    """Cut a network behind the modules that are the same for all models."""
     kept = _same_for_all(module, names, probe, poison)
     if not kept:
         raise NothingToCutError("No module is the same for all models.")
-    found = [_cut(module, kept, probe, pick)]
+    cuts = [UpToModules(module, kept, len(probe.parts), pick)]
     # Some networks cannot be differentiated.
     with suppress(NetworkError):
-        found.insert(0, _cut(module, _without_unneeded(kept, *found[0], probe), probe, pick))
-    for frozen, rest in found:
-        if _agree(module, names, frozen, rest, probe, pick):
-            return frozen, rest
+        needed = _without_unneeded(cuts[0], probe)
+        cuts.insert(0, UpToModules(module, needed, len(probe.parts), pick))
+    for frozen in cuts:
+        if agree(frozen, names, probe):
+            return frozen
     raise NetworkError("The parts of the network do something else than the whole.")
-
-
-def _cut(module: nn.Module, kept: _Kept, probe: Inputs, pick: Pick) -> tuple[UpToModules, Replay]:
-    rest = Replay(module, kept, len(probe.parts), pick)
-    return UpToModules(copy_sharing(module), rest, pick, kept), rest
-
-
-def _agree(
-    module: nn.Module,
-    names: tuple[str, ...],
-    frozen: UpToModules,
-    rest: Replay,
-    probe: Inputs,
-    pick: Pick,
-) -> bool:
-    """Return whether the parts do the same as the network, with the given and other weights."""
-    seeds = range(_N_TRIALS if names else 0)
-    trials = [module, *(with_other_weights(module, names, seed) for seed in seeds)]
-    for rows in (probe, probe[:-1]):
-        try:
-            with torch.no_grad(), NetworkErrors():
-                values = frozen(*rows.clone().parts)
-                for trial in trials:
-                    weights: dict[str, Tensor] = {name: trial.get_parameter(name) for name in names}
-                    found = functional_call(rest, weights, values, tie_weights=True)
-                    if not same(found, pick(trial(*rows.clone().parts))):
-                        return False
-        except NetworkError:
-            return False
-    return True
 
 
 def _same_for_all(
@@ -272,14 +242,16 @@ def _part(value: Any, fewer: Any, other: Any) -> _Part | None:
     return _Part(changed[0]) if one_less and torch.equal(value, other) else None
 
 
-def _without_unneeded(kept: _Kept, frozen: UpToModules, rest: Replay, probe: Inputs) -> _Kept:
-    """Return the same, with only the shape of what has no influence on the output."""
+def _without_unneeded(frozen: UpToModules, probe: Inputs) -> _Kept:
+    """Return the kept calls, with only the shape of what has no influence on the output."""
     n_inputs = len(probe.parts)
     with torch.no_grad(), NetworkErrors():
         values = [value.clone() for value in frozen(*probe.clone().parts)]
     floating = [v.requires_grad_() for v in values[n_inputs:] if v.is_floating_point()]
     with torch.enable_grad(), NetworkErrors():
-        outputs = [part for part in pytree.tree_leaves(rest(*values)) if isinstance(part, Tensor)]
+        outputs = [
+            part for part in pytree.tree_leaves(frozen.rest(*values)) if isinstance(part, Tensor)
+        ]
         total = torch.stack([part.sum() for part in outputs]).sum()
         gradients = torch.autograd.grad(total, floating, allow_unused=True) if floating else ()
     used = {id(v) for v, gradient in zip(floating, gradients, strict=True) if gradient is not None}
@@ -288,4 +260,4 @@ def _without_unneeded(kept: _Kept, frozen: UpToModules, rest: Replay, probe: Inp
     def marked(part: _Part) -> _Part:
         return part if part.axis is None else replace(part, needed=next(needed))
 
-    return {key: pytree.tree_map(marked, form) for key, form in kept.items()}
+    return {key: pytree.tree_map(marked, form) for key, form in frozen.kept.items()}

@@ -1,4 +1,4 @@
-"""What both cuts of a network share: copies, other weights, and a first part that is checked."""
+"""A first part of a network that is checked, copies, and comparisons."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from ...exceptions import NetworkError
+from ..inputs.rows import Inputs
+from ..outputs import NetworkErrors
 
 # Returns what counts of a network's output.
 Pick = Callable[[Any], Any]
 # Largest difference of two ways to compute the same, relative to the largest number.
 _TOLERANCE = 1e-5
+_N_TRIALS = 3
 
 
 class UpToCut(nn.Module):
@@ -41,6 +45,26 @@ class UpToCut(nn.Module):
         return values
 
 
+def agree(frozen: UpToCut, names: tuple[str, ...], probe: Inputs) -> bool:
+    """Return whether both parts do the same as the network, with the given and other weights."""
+    seeds = range(_N_TRIALS if names else 0)
+    others = [_with_other_weights(frozen.module, names, seed) for seed in seeds]
+    for rows in (probe, probe[:-1]):
+        try:
+            with torch.no_grad(), NetworkErrors():
+                values = frozen(*rows.clone().parts)
+                for other in [frozen.module, *others]:
+                    weights: dict[str, Tensor] = {name: other.get_parameter(name) for name in names}
+                    found = functional_call(frozen.rest, weights, values, tie_weights=True)
+                    if not same(found, frozen.pick(other(*rows.clone().parts))):
+                        return False
+        except NetworkError:
+            return False
+        if any(len(value) != len(rows) for value in values):
+            return False
+    return True
+
+
 def copy_sharing(module: nn.Module, but: Iterable[str] = ()) -> nn.Module:
     """Return a copy that has the same tensors, except for the named parameters."""
     own = {id(module.get_parameter(name)) for name in but}
@@ -48,7 +72,7 @@ def copy_sharing(module: nn.Module, but: Iterable[str] = ()) -> nn.Module:
     return copy.deepcopy(module, {id(t): t for t in tensors if id(t) not in own})
 
 
-def with_other_weights(module: nn.Module, names: tuple[str, ...], seed: int) -> nn.Module:
+def _with_other_weights(module: nn.Module, names: tuple[str, ...], seed: int) -> nn.Module:
     """Return a copy whose searched weights have little to do with the given ones."""
     other = copy_sharing(module, but=names)
     generator = torch.Generator().manual_seed(seed)

@@ -77,8 +77,9 @@ def split_module(
         else:
             return SplitModule(frozen, rest, "at_input" if is_whole else "inside")
     try:
-        return SplitModule(*cut_before_modules(module, names, probe, pick, poison), "inside")
+        replayed = cut_before_modules(module, names, probe, pick, poison)
     except NothingToCutError:
         return SplitModule(None, module, "at_input")
     except NetworkError:
         return SplitModule(None, module, "failed")
+    return SplitModule(replayed, replayed.rest, "inside")
