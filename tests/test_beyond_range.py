@@ -137,29 +137,21 @@ def test_values_known_from_training_are_no_reason_to_be_lost():
     assert not est.predict_uncertainty(rows[:2]).beyond_range.any()
 
 
-@pytest.mark.parametrize("kind", [QUAMClassifier, ReferenceClassifier])
-def test_a_row_without_a_prediction_gets_class_frequencies(kind):
-    module = nn.Sequential(Apply(lambda x: x / (x[:, :1].abs() < 5)), dense())
-    est = kind(module, random_state=0).fit(X, LABELS)
+@pytest.mark.parametrize(
+    "kind", [QUAMClassifier, ReferenceClassifier, QUAMRegressor, ReferenceRegressor]
+)
+def test_a_row_without_a_prediction_gets_class_frequencies_or_the_mean(kind):
+    of_classes = kind.__name__.endswith("Classifier")
+    module = nn.Sequential(Apply(lambda x: x / (x[:, :1].abs() < 5)), dense(3 if of_classes else 1))
+    est = kind(module, random_state=0).fit(X, LABELS if of_classes else TARGET)
     rows = X_NEW[:3].copy()
     rows[:, 0] = [0.1, 6, 0.2]
+    ask = est.predict_proba if of_classes else est.predict
     with pytest.warns(BeyondRangeWarning):
-        proba, u = est.predict_proba(rows, return_uncertainty=True)
-    np.testing.assert_allclose(proba[1], np.bincount(LABELS) / len(LABELS))
+        prediction, u = ask(rows, return_uncertainty=True)
+    expected = np.bincount(LABELS) / len(LABELS) if of_classes else TARGET.mean()
+    np.testing.assert_allclose(prediction[1], expected, rtol=1e-5)
     np.testing.assert_array_equal(u.beyond_range, [False, True, False])
-
-
-@pytest.mark.parametrize("kind", [QUAMRegressor, ReferenceRegressor])
-def test_a_row_without_a_prediction_gets_the_mean_of_the_targets(kind):
-    module = nn.Sequential(Apply(lambda x: x / (x[:, :1].abs() < 5)), dense(1))
-    est = kind(module, random_state=0).fit(X, TARGET)
-    rows = X_NEW[:2].copy()
-    rows[:, 0] = [0.1, 6]
-    with pytest.warns(BeyondRangeWarning):
-        values = est.predict(rows)
-    assert values[1] == pytest.approx(TARGET.mean())
-    with pytest.warns(BeyondRangeWarning):
-        assert est.predict_uncertainty(rows).beyond_range[1]
 
 
 @pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.UncertaintyWarning")

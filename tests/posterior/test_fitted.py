@@ -6,15 +6,9 @@ import pickle
 
 import numpy as np
 import pytest
-import torch
-from joblib import parallel_config
-from torch import nn
 
-from sklearn_quam import QUAMClassifier, QUAMRegressor
 from sklearn_quam._posterior.fitted import FittedMethod
 
-from ..networks import LABELS, TARGET, X_NEW, X, dense
-from ..searches import quam
 from ..test_contract import METHODS, fitted_once, is_classifier, make_data
 
 each_method = pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
@@ -24,7 +18,6 @@ COPIES = {
     "both": lambda fitted: pickle.loads(pickle.dumps(copy.deepcopy(fitted))),
     "for_thread": lambda fitted: fitted.for_thread(),
 }
-each_copy = pytest.mark.parametrize("duplicate", COPIES.values(), ids=COPIES)
 
 
 def questions(est):
@@ -64,63 +57,6 @@ def test_a_copy_of_what_was_fitted_answers_alike(method):
         assert_identical(answers(est, duplicate(fitted), rows), before)
     # Neither copying nor answering has changed it.
     assert_identical(answers(est, fitted, rows), before)
-
-
-class RowByRow(nn.Module):
-    """Neither traced nor batched."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Linear(4, 5), nn.Linear(5, 3)
-
-    def forward(self, x):
-        rows = [self.first(row) if row[0] > 0 else self.first(-row) for row in x]
-        return self.second(torch.stack(rows).tanh())
-
-
-def normalised():
-    return nn.Sequential(nn.Linear(4, 6), nn.GELU(), nn.LayerNorm(6), nn.Linear(6, 3))
-
-
-@pytest.mark.slow
-@each_copy
-@pytest.mark.parametrize(
-    ("kind", "build", "options", "place"),
-    [
-        (QUAMClassifier, dense, {}, "at_input"),
-        (QUAMClassifier, dense, {"parameters": "last_layer"}, "inside"),
-        (QUAMClassifier, dense, {"parameters": "lora"}, "at_input"),
-        (QUAMClassifier, dense, {"sampling": "gaussian", "slack": 1.0}, "at_input"),
-        (QUAMClassifier, dense, {"targets": "untargeted", "n_jobs": 2}, "at_input"),
-        (QUAMClassifier, normalised, {}, "at_input"),
-        (QUAMClassifier, normalised, {"parameters": "last_layer"}, "inside"),
-        (QUAMClassifier, RowByRow, {}, "at_input"),
-        (QUAMRegressor, lambda: dense(1), {}, "at_input"),
-        (QUAMRegressor, lambda: dense(1), {"parameters": "last_layer"}, "inside"),
-        (QUAMRegressor, lambda: dense(1), {"sampling": "best", "slack": 1.0}, "at_input"),
-    ],
-)
-def test_a_copy_of_prepared_searches_finds_the_same(kind, build, options, place, duplicate):
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        module = build()
-    search = {"n_steps": 8, "batch_size": 20}
-    y = LABELS if kind is QUAMClassifier else TARGET
-    weight = np.linspace(0.1, 2, len(X))
-    est = quam(kind, module, **search, **options, random_state=0).fit(X, y, sample_weight=weight)
-    assert est.cut_ == place
-    with parallel_config(backend="threading"):
-        before = answers(est, est._fitted, X_NEW[:4])
-        assert_identical(answers(est, duplicate(est._fitted), X_NEW[:4]), before)
-    other = copy.copy(est)
-    other._fitted = duplicate(est._fitted)
-    for found, wanted in zip(
-        other.adversarial_models(X_NEW[:1])[0], est.adversarial_models(X_NEW[:1])[0], strict=True
-    ):
-        assert found["target"] == wanted["target"]
-        assert found["divergence"] == wanted["divergence"]
-        for name, value in wanted["state_dict"].items():
-            assert torch.equal(found["state_dict"][name], value)
 
 
 @each_method

@@ -106,26 +106,24 @@ def test_other_runs_are_refused_with_words(tmp_path):
     est.predict_uncertainty(X_NEW, checkpoint=tmp_path)
     with pytest.raises(ValueError, match="holds a run of other rows of X"):
         est.predict_uncertainty(X_NEW[1:], checkpoint=tmp_path)
-    with pytest.raises(ValueError, match=r"another fitted estimator.*Choose another folder"):
-        make(n_steps=11).predict_uncertainty(X_NEW, checkpoint=tmp_path)
-    other = QUAMClassifier(nn.Linear(4, 3), random_state=0).fit(X, Y)
-    with pytest.raises(ValueError, match="another fitted estimator"):
-        other.predict_uncertainty(X_NEW, checkpoint=tmp_path)
+    torch.manual_seed(0)
+    others = [
+        make(n_steps=11),
+        QUAMClassifier(nn.Linear(4, 3), random_state=0).fit(X, Y),
+        make().set_params(random_state=1).fit(X, Y),
+        make().fit(X + np.float32(0.1) * (X[9] == X), Y),
+    ]
+    for other in others:
+        with pytest.raises(ValueError, match=r"another fitted estimator.*Choose another folder"):
+            other.predict_uncertainty(X_NEW, checkpoint=tmp_path)
     with pytest.raises(ValueError, match="another setting"):
         est.set_params(setting="expected").predict_uncertainty(X_NEW, checkpoint=tmp_path)
-    with pytest.raises(ValueError, match="another fitted estimator"):
-        make().set_params(random_state=1).fit(X, Y).predict_uncertainty(X_NEW, checkpoint=tmp_path)
-    with pytest.raises(ValueError, match="another fitted estimator"):
-        make().fit(X + np.float32(0.1) * (X[9] == X), Y).predict_uncertainty(
-            X_NEW, checkpoint=tmp_path
-        )
     # What changes no answer may change.
     est.set_params(setting="given", memory_limit="10MB", verbose=1)
     est.predict_uncertainty(X_NEW, checkpoint=tmp_path)
 
 
 def test_a_network_that_computes_something_else_with_the_same_weights_is_another(tmp_path):
-    torch.manual_seed(0)
     layer = nn.Linear(4, 3)
     relu, tanh = (
         ReferenceClassifier(nn.Sequential(function, layer)).fit(X, Y)
@@ -139,26 +137,21 @@ def test_a_network_that_computes_something_else_with_the_same_weights_is_another
 def test_a_chunk_knows_its_run(tmp_path, small_chunks):
     """However a folder came about, it never answers with numbers of something else."""
     est, other = make(), make(n_steps=11)
-    est.predict_uncertainty(X_NEW[:4], checkpoint=tmp_path / "own")
+    own, chunk = tmp_path / "own", "chunk-0000002.safetensors"
+    whole = est.predict_uncertainty(X_NEW[:4], checkpoint=own)
     other.predict_uncertainty(X_NEW[:4], checkpoint=tmp_path / "other")
-    est.predict_uncertainty(X_NEW[4:8], checkpoint=tmp_path / "rows")
-    chunk = "chunk-0000002.safetensors"
-    for folder, words in (("other", "another fitted estimator"), ("rows", "other rows of X")):
-        shutil.copytree(tmp_path / "own", tmp_path / "mixed")
-        shutil.copy(tmp_path / folder / chunk, tmp_path / "mixed" / chunk)
-        with pytest.raises(ValueError, match=f"holds a run of {words}"):
-            est.predict_uncertainty(X_NEW[:4], checkpoint=tmp_path / "mixed")
-        shutil.rmtree(tmp_path / "mixed")
-    # Files that do not belong to a chunk of this run are looked at, too.
-    late = tmp_path / "late"
-    late.mkdir()
-    shutil.copy(tmp_path / "other" / chunk, late / "chunk-0000009.safetensors")
-    with pytest.raises(ValueError, match="another fitted estimator"):
-        est.predict_uncertainty(X_NEW[:4], checkpoint=late)
     # A chunk of this run in another place is computed again.
-    shutil.copy(tmp_path / "own" / "chunk-0000001.safetensors", tmp_path / "own" / chunk)
-    whole = est.predict_uncertainty(X_NEW[:4], checkpoint=tmp_path / "whole")
-    assert_identical(est.predict_uncertainty(X_NEW[:4], checkpoint=tmp_path / "own"), whole)
+    shutil.copy(own / "chunk-0000001.safetensors", own / chunk)
+    assert_identical(est.predict_uncertainty(X_NEW[:4], checkpoint=own), whole)
+    # One of another run is refused, whether this run has such a chunk or not.
+    for name in (chunk, "chunk-0000009.safetensors"):
+        mixed = shutil.copytree(own, tmp_path / name)
+        shutil.copy(tmp_path / "other" / chunk, mixed / name)
+        if name != chunk:
+            for path in own.iterdir():
+                (mixed / path.name).unlink()
+        with pytest.raises(ValueError, match="holds a run of another fitted estimator"):
+            est.predict_uncertainty(X_NEW[:4], checkpoint=mixed)
 
 
 def forged_chunks(file):
@@ -200,18 +193,13 @@ def test_a_damaged_chunk_is_computed_again(tmp_path, small_chunks):
         assert file.read_bytes() == content
 
 
-def test_a_folder_in_place_of_a_chunk_is_told(tmp_path):
+def test_what_is_no_folder_is_refused(tmp_path):
+    for folder in ("", -0.1, 0, True):
+        with pytest.raises((TypeError, ValueError), match="no folder"):
+            make().predict_uncertainty(X_NEW, checkpoint=folder)
     (tmp_path / "chunk-0000000.safetensors").mkdir()
     with pytest.raises(UnreadableFileError, match="is a folder, where a file should be"):
         make().predict_uncertainty(X_NEW, checkpoint=tmp_path)
-
-
-@pytest.mark.parametrize("folder", ["", -0.1, 0, True])
-def test_what_is_no_folder_is_refused(folder, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises((TypeError, ValueError), match="no folder"):
-        make().predict_uncertainty(X_NEW, checkpoint=folder)
-    assert not list(tmp_path.iterdir())
 
 
 def test_what_killed_runs_leave_is_removed(tmp_path, small_chunks):
