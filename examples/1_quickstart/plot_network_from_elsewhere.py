@@ -28,8 +28,10 @@ from sklearn_quam.display import UncertainSamplesDisplay
 class Block(nn.Module):
     def __init__(self, width):
         super().__init__()
-        self.first, self.second = (nn.Conv2d(width, width, 3, padding=1) for _ in range(2))
-        self.norm1, self.norm2 = nn.BatchNorm2d(width), nn.BatchNorm2d(width)
+        self.first = nn.Conv2d(width, width, 3, padding=1)
+        self.second = nn.Conv2d(width, width, 3, padding=1)
+        self.norm1 = nn.BatchNorm2d(width)
+        self.norm2 = nn.BatchNorm2d(width)
 
     def forward(self, x):
         h = torch.relu(self.norm1(self.first(x)))
@@ -40,7 +42,9 @@ class SmallResNet(nn.Module):
     def __init__(self, n_classes=8, width=8):
         super().__init__()
         self.stem = nn.Conv2d(1, width, 3, padding=1)
-        self.blocks = nn.Sequential(Block(width), nn.MaxPool2d(2), Block(width))
+        self.blocks = nn.Sequential(
+            Block(width), nn.MaxPool2d(2), Block(width)
+        )
         self.head = nn.Linear(width * 4, n_classes)
 
     def forward(self, images):
@@ -60,7 +64,8 @@ optimizer = torch.optim.Adam(net.parameters(), 3e-3)
 for _ in range(6):
     for rows in torch.randperm(len(X_train)).split(64):
         optimizer.zero_grad()
-        cross_entropy(net(X_train[rows])["scores"], y_train[rows]).backward()
+        scores = net(X_train[rows])["scores"]
+        cross_entropy(scores, y_train[rows]).backward()
         optimizer.step()
 
 # %%
@@ -69,7 +74,8 @@ for _ in range(6):
 # ``output=`` says which of the outputs is meant. The network is cut in front of its last layer by
 # itself: convolutions run once for each image, and the searches are matrix products.
 
-quam = QUAMClassifier(net, output="scores", random_state=0).fit(X_train, y_train)
+quam = QUAMClassifier(net, output="scores", random_state=0)
+quam.fit(X_train, y_train)
 print(quam.parameter_names_, quam.cut_, quam.execution_)
 
 # %%
@@ -81,9 +87,11 @@ print(quam.parameter_names_, quam.cut_, quam.execution_)
 
 new = np.concatenate([X[known][1000:1100], X[~known][:100]])
 unknown = np.arange(200) >= 100
-entropy = ReferenceClassifier(net, output="scores").fit(X_train, y_train)
-print("entropy", round(roc_auc_score(unknown, entropy.predict_uncertainty(new).total), 3))
-print("QUAM   ", round(roc_auc_score(unknown, quam.predict_uncertainty(new).epistemic), 3))
+plain = ReferenceClassifier(net, output="scores").fit(X_train, y_train)
+entropy = plain.predict_uncertainty(new).total
+epistemic = quam.predict_uncertainty(new).epistemic
+print("entropy", round(roc_auc_score(unknown, entropy), 3))
+print("QUAM   ", round(roc_auc_score(unknown, epistemic), 3))
 
 UncertainSamplesDisplay.from_estimator(quam, new, n_images=8)
 plt.show()

@@ -17,12 +17,19 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import torch
-from sklearn.compose import make_column_selector, make_column_transformer
+from sklearn.compose import (
+    make_column_selector,
+    make_column_transformer,
+)
 from sklearn.datasets import load_breast_cancer
 from sklearn.impute import SimpleImputer
 from sklearn.model_selection import train_test_split
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
+from sklearn.preprocessing import (
+    FunctionTransformer,
+    OneHotEncoder,
+    StandardScaler,
+)
 from skorch import NeuralNetClassifier
 from torch import nn
 
@@ -32,12 +39,18 @@ from sklearn_quam.display import AccuracyRejectionDisplay
 data = load_breast_cancer(as_frame=True)
 X = data.data.iloc[:, :8].rename(lambda number: f"patient {number:03d}")
 y = data.target.set_axis(X.index)
-X["mean texture"] = pd.cut(X["mean texture"], [0, 16, 22, 99], labels=["fine", "medium", "coarse"])
-X["mean texture"] = X["mean texture"].astype(object)
-X.loc[np.random.default_rng(0).random(len(X)) < 0.1, "mean smoothness"] = np.nan
-X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.4, random_state=0)
+names = ["fine", "medium", "coarse"]
+texture = pd.cut(X["mean texture"], [0, 16, 22, 99], labels=names)
+X["mean texture"] = texture.astype(object)
+gaps = np.random.default_rng(0).random(len(X)) < 0.1
+X.loc[gaps, "mean smoothness"] = np.nan
+X_train, X_test, y_train, y_test = train_test_split(
+    X, y, test_size=0.4, random_state=0
+)
 # Some patients are held out: they show how doubtful known patients are.
-X_train, X_val, y_train, y_val = train_test_split(X_train, y_train, test_size=0.3, random_state=0)
+X_train, X_val, y_train, y_val = train_test_split(
+    X_train, y_train, test_size=0.3, random_state=0
+)
 X_train.head()
 
 # %%
@@ -48,12 +61,15 @@ X_train.head()
 numbers = make_pipeline(SimpleImputer(), StandardScaler())
 columns = make_column_transformer(
     (numbers, make_column_selector(dtype_include="number")),
-    (OneHotEncoder(handle_unknown="ignore", sparse_output=False), ["mean texture"]),
+    (OneHotEncoder(sparse_output=False), ["mean texture"]),
 )
-to_single = FunctionTransformer(np.asarray, kw_args={"dtype": np.float32})
+to_single = FunctionTransformer(
+    np.asarray, kw_args={"dtype": np.float32}
+)
 torch.manual_seed(0)
+hidden = [nn.Linear(10, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU()]
 net = NeuralNetClassifier(
-    nn.Sequential(nn.Linear(10, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 2)),
+    nn.Sequential(*hidden, nn.Linear(32, 2)),
     criterion=nn.CrossEntropyLoss,
     optimizer=torch.optim.Adam,
     optimizer__weight_decay=1e-3,
@@ -65,7 +81,9 @@ net = NeuralNetClassifier(
     verbose=0,
 )
 pipeline = make_pipeline(columns, to_single, net).fit(X_train, y_train)
-print(f"accuracy on the test data: {pipeline.score(X_test, y_test):.3f}")
+print(
+    f"accuracy on the test data: {pipeline.score(X_test, y_test):.3f}"
+)
 
 # %%
 # How far can each answer be trusted?
@@ -90,14 +108,21 @@ table.sort_values("doubt", ascending=False).head(8).round(3)
 
 correct = (table["answer"] == table["truth"]).to_numpy()
 risk = 1 - quam.predict_proba(X_test).max(axis=1)
-display = AccuracyRejectionDisplay.from_predictions(correct, uncertainty.doubt, name="doubt")
-AccuracyRejectionDisplay.from_predictions(correct, risk, name="1 - max p", ax=display.ax_)
+display = AccuracyRejectionDisplay.from_predictions(
+    correct, uncertainty.doubt, name="doubt"
+)
+AccuracyRejectionDisplay.from_predictions(
+    correct, risk, name="1 - max p", ax=display.ax_
+)
 plt.show()
 
 # %%
 # The threshold is that of 80 % of the held-out patients, not of those that are asked about:
 
 handed_on = table["doubt"] > quam.threshold(0.8)
-table.assign(correct=correct).groupby(handed_on.map({True: "human", False: "network"})).agg(
-    patients=("correct", "size"), mistakes=("correct", lambda right: (~right).sum())
+table.assign(correct=correct).groupby(
+    handed_on.map({True: "human", False: "network"})
+).agg(
+    patients=("correct", "size"),
+    mistakes=("correct", lambda right: (~right).sum()),
 )

@@ -21,7 +21,13 @@ X, y = make_moons(200, noise=0.1, random_state=0)
 X, y = X.astype(np.float32), y.astype(np.int64)
 torch.manual_seed(0)
 net = NeuralNetClassifier(
-    nn.Sequential(nn.Linear(2, 50), nn.ReLU(), nn.Linear(50, 50), nn.ReLU(), nn.Linear(50, 2)),
+    nn.Sequential(
+        nn.Linear(2, 50),
+        nn.ReLU(),
+        nn.Linear(50, 50),
+        nn.ReLU(),
+        nn.Linear(50, 2),
+    ),
     criterion=nn.CrossEntropyLoss,
     optimizer=torch.optim.Adam,
     lr=5e-3,
@@ -36,7 +42,9 @@ net = NeuralNetClassifier(
 # The first row is one of the training data, the second lies far away from all of them.
 
 quam = QUAMClassifier(net, random_state=0).fit(X, y)
-quam.predict_uncertainty(np.array([X[0], [3.0, 3.0]], dtype=np.float32)).to_frame()
+quam.predict_uncertainty(
+    np.array([X[0], [3.0, 3.0]], dtype=np.float32)
+).to_frame()
 
 # %%
 # Over the whole plane

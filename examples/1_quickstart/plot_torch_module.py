@@ -60,5 +60,7 @@ plt.show()
 # The diagnostics tell for each row which rival was found, and its cost: how many nats of
 # log-likelihood the whole training set loses with the cheapest model found that says so.
 
-_, diagnostics = quam.predict_uncertainty(new[-3:], return_diagnostics=True)
+_, diagnostics = quam.predict_uncertainty(
+    new[-3:], return_diagnostics=True
+)
 diagnostics.to_frame()[["rival", "rival_cost", "feasible"]]

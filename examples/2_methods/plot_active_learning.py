@@ -21,7 +21,9 @@ from sklearn_quam import QUAMClassifier
 warnings.simplefilter("ignore")
 
 X, y = load_digits(return_X_y=True)
-X_pool, X_test, y_pool, y_test = train_test_split(X / 16, y, test_size=500, random_state=0)
+X_pool, X_test, y_pool, y_test = train_test_split(
+    X / 16, y, test_size=500, random_state=0
+)
 N_START, N_QUERIES, N_ROUNDS = 50, 25, 6
 
 
@@ -29,7 +31,9 @@ N_START, N_QUERIES, N_ROUNDS = 50, 25, 6
 # Doubt is asked about 300 candidates a round, with linear search, which is quick.
 def doubt(kind, net, X, y, candidates):
     if kind == "random":
-        return np.random.default_rng(len(y)).uniform(size=len(candidates))
+        return np.random.default_rng(len(y)).uniform(
+            size=len(candidates)
+        )
     if kind == "entropy":
         proba = net.predict_proba(candidates).clip(1e-300)
         return -(proba * np.log(proba)).sum(axis=1)
@@ -43,13 +47,16 @@ def accuracies(kind, seed):
     labelled, rest = order[:N_START], order[N_START:]
     found = []
     for _ in range(N_ROUNDS + 1):
-        net = MLPClassifier((64,), solver="lbfgs", alpha=0.1, max_iter=200, random_state=0)
-        net.fit(X_pool[labelled], y_pool[labelled])
+        options = {"solver": "lbfgs", "alpha": 0.1, "max_iter": 200}
+        net = MLPClassifier((64,), **options, random_state=0)
+        known = X_pool[labelled], y_pool[labelled]
+        net.fit(*known)
         found.append(net.score(X_test, y_test))
         candidates = rest[:300]
-        scores = doubt(kind, net, X_pool[labelled], y_pool[labelled], X_pool[candidates])
+        scores = doubt(kind, net, *known, X_pool[candidates])
         chosen = candidates[np.argsort(-scores)[:N_QUERIES]]
-        labelled, rest = np.append(labelled, chosen), rng.permutation(np.setdiff1d(rest, chosen))
+        labelled = np.append(labelled, chosen)
+        rest = rng.permutation(np.setdiff1d(rest, chosen))
     return found
 
 
@@ -64,7 +71,7 @@ curves = {
 # or a better one.
 n_labels = N_START + N_QUERIES * np.arange(N_ROUNDS + 1)
 _, ax = plt.subplots(layout="constrained")
-for (kind, curve), style in zip(curves.items(), [":", "--", "-"], strict=True):
+for (kind, curve), style in zip(curves.items(), [":", "--", "-"]):
     ax.plot(n_labels, curve, style, label=kind)
 ax.set(xlabel="labels", ylabel="accuracy on test rows")
 ax.legend(title="asks for the highest")

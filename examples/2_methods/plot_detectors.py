@@ -16,6 +16,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.datasets import make_moons
 from sklearn.ensemble import IsolationForest
+from sklearn.metrics import euclidean_distances
 from sklearn.neural_network import MLPClassifier
 
 from sklearn_quam import QUAMClassifier
@@ -29,19 +30,24 @@ from sklearn_quam.ood import (
 )
 
 X, y = make_moons(200, noise=0.1, random_state=0)
-net = MLPClassifier((50, 50), alpha=1e-2, max_iter=1000, random_state=0).fit(X, y)
+net = MLPClassifier(
+    (50, 50), alpha=1e-2, max_iter=1000, random_state=0
+).fit(X, y)
 
 detectors = {
     "Energy": EnergyDetector(net),
     "Mahalanobis": MahalanobisDetector(net),
     "ViM": ViMDetector(net),
     "Nearest neighbours, features": NearestNeighborDetector(net),
-    "Nearest neighbours, inputs": NearestNeighborDetector(net, layer="input", metric="euclidean"),
+    "Nearest neighbours, inputs": NearestNeighborDetector(
+        net, layer="input", metric="euclidean"
+    ),
     "Isolation forest (scikit-learn)": IsolationForest(random_state=0),
     "QUAM": QUAMClassifier(net, random_state=0),
 }
 detectors["QUAM and neighbours"] = CombinedDetector(
-    [detectors["QUAM"], detectors["Nearest neighbours, inputs"]], random_state=0
+    [detectors["QUAM"], detectors["Nearest neighbours, inputs"]],
+    random_state=0,
 )
 
 # %%
@@ -56,15 +62,29 @@ detectors["QUAM and neighbours"] = CombinedDetector(
 X_known = make_moons(500, noise=0.1, random_state=1)[0]
 xx, yy = np.meshgrid(np.linspace(-3, 4, 40), np.linspace(-3, 3.5, 40))
 grid = np.column_stack([xx.ravel(), yy.ravel()])
-figure, axes = plt.subplots(2, 4, figsize=(11, 5.4), sharex=True, sharey=True, layout="constrained")
-for ax, (name, detector) in zip(axes.flat, detectors.items(), strict=True):
+figure, axes = plt.subplots(
+    2,
+    4,
+    figsize=(11, 5.4),
+    sharex=True,
+    sharey=True,
+    layout="constrained",
+)
+for ax, (name, detector) in zip(axes.flat, detectors.items()):
     detector.fit(X, y)
     known = np.sort(detector.score_samples(X_known))
-    strange = 1 - np.searchsorted(known, detector.score_samples(grid)) / len(known)
-    surface = ax.pcolormesh(xx, yy, strange.reshape(xx.shape), vmin=0, vmax=1, cmap="magma")
+    below = np.searchsorted(known, detector.score_samples(grid))
+    strange = 1 - below.reshape(xx.shape) / len(known)
+    surface = ax.pcolormesh(
+        xx, yy, strange, vmin=0, vmax=1, cmap="magma"
+    )
     ax.scatter(*X.T, s=3, c=np.where(y, "#56B4E9", "#009E73"))
     ax.set_title(name, fontsize=10)
-figure.colorbar(surface, ax=axes, label="share of known points\nthat are more normal")
+figure.colorbar(
+    surface,
+    ax=axes,
+    label="share of known points\nthat are more normal",
+)
 plt.show()
 
 # %%
@@ -75,7 +95,13 @@ plt.show()
 
 rng = np.random.default_rng(0)
 near = rng.uniform([-2, -1.5], [3, 2], size=(2000, 2))
-distance = np.linalg.norm(near[:, None] - X_known[None], axis=2).min(axis=1)
-X_ood = {"near": near[distance > 0.3][:200], "far": rng.uniform(-20, 20, size=(200, 2))}
+distance = euclidean_distances(near, X_known).min(axis=1)
+X_ood = {
+    "near": near[distance > 0.3][:200],
+    "far": rng.uniform(-20, 20, size=(200, 2)),
+}
 X_test, y_test = make_moons(200, noise=0.1, random_state=2)
-compare_uncertainty(detectors, X, y, X_test, y_test, X_ood, n_resamples=20, random_state=0)
+known = X, y, X_test, y_test
+compare_uncertainty(
+    detectors, *known, X_ood, n_resamples=20, random_state=0
+)

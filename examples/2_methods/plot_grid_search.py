@@ -17,7 +17,11 @@ import numpy as np
 import pandas as pd
 from sklearn.datasets import load_digits
 from sklearn.metrics import roc_auc_score
-from sklearn.model_selection import GridSearchCV, PredefinedSplit, train_test_split
+from sklearn.model_selection import (
+    GridSearchCV,
+    PredefinedSplit,
+    train_test_split,
+)
 from sklearn.neural_network import MLPClassifier
 
 from sklearn_quam import QUAMClassifier, ReferenceClassifier
@@ -27,10 +31,17 @@ from sklearn_quam.model_selection import make_ood_scorer
 X, y = load_digits(return_X_y=True)
 X = (X / 16).astype(np.float32)
 known = ~np.isin(y, (2, 3, 5, 9))
-X_tune, X_report = X[np.isin(y, (3, 5))][:30], X[np.isin(y, (2, 9))][:80]
-X_train, X_rest, y_train, y_rest = train_test_split(X[known], y[known], random_state=0)
+X_tune, X_report = (
+    X[np.isin(y, (3, 5))][:30],
+    X[np.isin(y, (2, 9))][:80],
+)
+X_train, X_rest, y_train, y_rest = train_test_split(
+    X[known], y[known], random_state=0
+)
 X_valid, X_test = X_rest[:30], X_rest[30:110]
-network = MLPClassifier((64, 64), max_iter=300, random_state=0).fit(X_train, y_train)
+network = MLPClassifier((64, 64), max_iter=300, random_state=0).fit(
+    X_train, y_train
+)
 
 # %%
 # The grid
@@ -54,7 +65,8 @@ search = GridSearchCV(
 )
 search.fit(np.r_[X_train, X_valid], np.r_[y_train, y_rest[:30]])
 results = pd.DataFrame(search.cv_results_["params"]).assign(
-    auroc=search.cv_results_["mean_test_score"], seconds=search.cv_results_["mean_score_time"]
+    auroc=search.cv_results_["mean_test_score"],
+    seconds=search.cv_results_["mean_score_time"],
 )
 results.sort_values("auroc", ascending=False).round(3)
 
@@ -62,9 +74,13 @@ results.sort_values("auroc", ascending=False).round(3)
 # On other data
 # -------------
 
-quam = QUAMClassifier(network, random_state=0).set_params(**search.best_params_)
+quam = QUAMClassifier(network, random_state=0).set_params(
+    **search.best_params_
+)
 quam.fit(X_train, y_train)
-display = UncertaintyHistogramDisplay.from_estimator(quam, X_test, X_report)
+display = UncertaintyHistogramDisplay.from_estimator(
+    quam, X_test, X_report
+)
 plt.show()
 
 # %%

@@ -26,29 +26,38 @@ from sklearn.pipeline import make_pipeline
 from sklearn_quam import QUAMClassifier
 from sklearn_quam.display import UncertaintyHistogramDisplay
 
-INTENTS = {
-    "balance": ("balance money account savings left have", "how much what is the show tell"),
-    "transfer": ("transfer send pay move euros friend", "please can you i want to"),
-    "weather": ("weather rain sunny warm tomorrow outside", "will it be is how what"),
-    "alarm": ("alarm wake morning clock seven early", "set please me up at for"),
-    "recipe": ("recipe cook dinner pasta bake soup", "how do i what can tell"),
-    "travel": ("flight train ticket hotel paris trip", "book please i want find a"),
+TOPICS = {
+    "balance": "balance money account savings left have",
+    "transfer": "transfer send pay move euros friend",
+    "weather": "weather rain sunny warm tomorrow outside",
+    "alarm": "alarm wake morning clock seven early",
+    "recipe": "recipe cook dinner pasta bake soup",
+    "travel": "flight train ticket hotel paris trip",
 }
-KNOWN = list(INTENTS)[:4]
+COMMON = (
+    "how much what is the will it please can you i want to set find"
+)
+KNOWN = list(TOPICS)[:4]
 rng = np.random.default_rng(0)
 
 
 def sentence(intent):
-    """Return words of an intent among words that many intents use, and a few of any other."""
-    topic, common = (words.split() for words in INTENTS[intent])
-    other = INTENTS[rng.choice(KNOWN)][0].split()
-    words = [*rng.choice(common, 4), *rng.choice(topic, 2), *rng.choice(other, 2)]
+    """Return words of an intent, common words, and words of another."""
+    topic, common = TOPICS[intent].split(), COMMON.split()
+    other = TOPICS[rng.choice(KNOWN)].split()
+    words = [
+        *rng.choice(common, 4),
+        *rng.choice(topic, 2),
+        *rng.choice(other, 2),
+    ]
     return " ".join(rng.permutation(words))
 
 
 y_train = rng.choice(KNOWN, 400)
 train = [sentence(intent) for intent in y_train]
-new_intents = np.array([*rng.choice(KNOWN, 80), *rng.choice(["recipe", "travel"], 80)])
+new_intents = np.array(
+    [*rng.choice(KNOWN, 80), *rng.choice(["recipe", "travel"], 80)]
+)
 new = [sentence(intent) for intent in new_intents]
 unknown = ~np.isin(new_intents, KNOWN)
 print(train[0], "->", y_train[0])
@@ -58,9 +67,11 @@ print(train[0], "->", y_train[0])
 # ----------------------------
 # The stand-in for a sentence encoder has read sentences of all kinds, without labels.
 
-sentences = [sentence(intent) for intent in rng.choice(list(INTENTS), 600)]
-encoder = make_pipeline(TfidfVectorizer(), TruncatedSVD(20, random_state=0)).fit(sentences)
-features, new_features = encoder.transform(train), encoder.transform(new)
+intents = rng.choice(list(TOPICS), 600)
+reducer = TruncatedSVD(20, random_state=0)
+encoder = make_pipeline(TfidfVectorizer(), reducer)
+encoder.fit([sentence(intent) for intent in intents])
+features, new_features = map(encoder.transform, (train, new))
 
 # %%
 # The head alone
@@ -69,12 +80,16 @@ features, new_features = encoder.transform(train), encoder.transform(new)
 
 head = LogisticRegression(C=100, max_iter=1000).fit(features, y_train)
 quam = QUAMClassifier(head, random_state=0).fit(features, y_train)
-uncertainty, diagnostics = quam.predict_uncertainty(new_features, return_diagnostics=True)
+uncertainty, diagnostics = quam.predict_uncertainty(
+    new_features, return_diagnostics=True
+)
 
 proba = head.predict_proba(new_features)
 entropy = -(proba * np.log(np.maximum(proba, 1e-12))).sum(axis=1)
 print("entropy", round(roc_auc_score(unknown, entropy), 3))
-print("QUAM   ", round(roc_auc_score(unknown, uncertainty.epistemic), 3))
+print(
+    "QUAM   ", round(roc_auc_score(unknown, uncertainty.epistemic), 3)
+)
 
 UncertaintyHistogramDisplay.from_predictions(
     uncertainty.epistemic[~unknown],
@@ -90,5 +105,6 @@ plt.show()
 # question that an assistant can put.
 
 for row in np.argsort(-uncertainty.epistemic)[:4]:
-    answer, rival = quam.predict(new_features[row : row + 1])[0], diagnostics.rival[row]
+    answer = quam.predict(new_features[row : row + 1])[0]
+    rival = diagnostics.rival[row]
     print(f"{new[row]!r}: {answer}, or {rival}? ({new_intents[row]})")

@@ -26,7 +26,13 @@ X = rng.uniform(-np.pi, np.pi, (40, 1)).astype(np.float32)
 y = (np.sin(X[:, 0]) + NOISE * rng.normal(size=40)).astype(np.float32)
 torch.manual_seed(0)
 net = NeuralNetRegressor(
-    nn.Sequential(nn.Linear(1, 50), nn.Tanh(), nn.Linear(50, 50), nn.Tanh(), nn.Linear(50, 1)),
+    nn.Sequential(
+        nn.Linear(1, 50),
+        nn.Tanh(),
+        nn.Linear(50, 50),
+        nn.Tanh(),
+        nn.Linear(50, 1),
+    ),
     optimizer=torch.optim.Adam,
     optimizer__weight_decay=1e-4,
     lr=1e-2,
@@ -41,33 +47,64 @@ net = NeuralNetRegressor(
 # -----------
 # Laplace's approximation may concern the last layer only, which is its default, or all of them.
 
-common = {"setting": "expected", "noise_variance": NOISE**2, "random_state": 0}
+common = {
+    "setting": "expected",
+    "noise_variance": NOISE**2,
+    "random_state": 0,
+}
 methods = {
-    "HMC": sq.HMCRegressor(net, n_warmup=60, n_samples=80, n_leapfrog=80, **common),
+    "HMC": sq.HMCRegressor(
+        net, n_warmup=60, n_samples=80, n_leapfrog=80, **common
+    ),
     "QUAM": sq.QUAMRegressor(net, **common),
-    "Deep ensemble": sq.DeepEnsembleRegressor(net, n_estimators=5, **common),
+    "Deep ensemble": sq.DeepEnsembleRegressor(
+        net, n_estimators=5, **common
+    ),
     "Laplace": sq.LaplaceRegressor(net, **common),
-    "Laplace, all layers": sq.LaplaceRegressor(net, parameters="all", **common),
+    "Laplace, all layers": sq.LaplaceRegressor(
+        net, parameters="all", **common
+    ),
 }
 
 # %%
 # The bands
 # ---------
 
-figure, axes = plt.subplots(2, 3, figsize=(11, 6), sharex=True, sharey=True, layout="constrained")
+figure, axes = plt.subplots(
+    2,
+    3,
+    figsize=(11, 6),
+    sharex=True,
+    sharey=True,
+    layout="constrained",
+)
 widths = {}
-for ax, (name, est) in zip(axes.flat, methods.items(), strict=False):
+for ax, (name, est) in zip(axes.flat, methods.items()):
     display = RegressionUncertaintyDisplay.from_estimator(
-        est.fit(X, y), X, y, xlim=(-2 * np.pi, 2 * np.pi), grid_resolution=100, ax=ax
+        est.fit(X, y),
+        X,
+        y,
+        xlim=(-2 * np.pi, 2 * np.pi),
+        grid_resolution=100,
+        ax=ax,
     )
     widths[name] = display.epistemic_std
     ax.get_legend().remove()
-    ax.plot(display.x, np.sin(display.x), color="#D55E00", ls="--", lw=1, label="sine")
+    ax.plot(
+        display.x,
+        np.sin(display.x),
+        color="#D55E00",
+        ls="--",
+        lw=1,
+        label="sine",
+    )
     ax.set(title=name, ylim=(-4, 4), xlabel="", ylabel="")
 handles, labels = ax.get_legend_handles_labels()
 axes[0, 2].tick_params(labelbottom=True)
 axes.flat[-1].set_axis_off()
-axes.flat[-1].legend(handles, labels, loc="center", frameon=False, fontsize="large")
+axes.flat[-1].legend(
+    handles, labels, loc="center", frameon=False, fontsize="large"
+)
 plt.show()
 
 # %%
@@ -81,4 +118,6 @@ print(f"R-hat of HMC on the training data: {methods['HMC'].r_hat_:.3f}")
 # The mean standard deviation of the predicted mean, within the range of the data and outside of it.
 
 inside = (display.x > X.min()) & (display.x < X.max())
-pd.DataFrame(widths).groupby(np.where(inside, "inside", "outside")).mean().T.round(3)
+pd.DataFrame(widths).groupby(
+    np.where(inside, "inside", "outside")
+).mean().T.round(3)

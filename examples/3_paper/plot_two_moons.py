@@ -61,15 +61,24 @@ net, net_with_dropout = trained(0.0), trained(0.2)
 
 common = {"setting": "expected", "random_state": 0}
 methods = {
-    "HMC": sq.HMCClassifier(net, n_warmup=50, n_samples=70, n_leapfrog=50, **common),
+    "HMC": sq.HMCClassifier(
+        net, n_warmup=50, n_samples=70, n_leapfrog=50, **common
+    ),
     "QUAM": sq.QUAMClassifier(net, **common),
-    "Deep ensemble": sq.DeepEnsembleClassifier(net, n_estimators=10, **common),
+    "Deep ensemble": sq.DeepEnsembleClassifier(
+        net, n_estimators=10, **common
+    ),
     "MC dropout": sq.MCDropoutClassifier(net_with_dropout, **common),
     "Laplace": sq.LaplaceClassifier(net, **common),
 }
-xx, yy = np.meshgrid(np.linspace(-2.5, 3.5, 25), np.linspace(-2, 2.5, 25))
+xx, yy = np.meshgrid(
+    np.linspace(-2.5, 3.5, 25), np.linspace(-2, 2.5, 25)
+)
 grid = np.c_[xx.ravel(), yy.ravel()].astype(np.float32)
-maps = {name: est.fit(X, y).predict_uncertainty(grid).epistemic for name, est in methods.items()}
+maps = {
+    name: est.fit(X, y).predict_uncertainty(grid).epistemic
+    for name, est in methods.items()
+}
 print(f"R-hat of HMC on the training data: {methods['HMC'].r_hat_:.3f}")
 
 # %%
@@ -78,21 +87,52 @@ print(f"R-hat of HMC on the training data: {methods['HMC'].r_hat_:.3f}")
 # In brackets the rank correlation with HMC over all points of the grid.
 
 truth = maps["HMC"]
-correlation = {name: spearmanr(values, truth).statistic for name, values in maps.items()}
-figure, axes = plt.subplots(2, 3, figsize=(10, 6), sharex=True, sharey=True, layout="constrained")
-for ax, (name, values) in zip(axes.flat, maps.items(), strict=False):
+correlation = {
+    name: spearmanr(values, truth).statistic
+    for name, values in maps.items()
+}
+figure, axes = plt.subplots(
+    2,
+    3,
+    figsize=(10, 6),
+    sharex=True,
+    sharey=True,
+    layout="constrained",
+)
+for ax, (name, values) in zip(axes.flat, maps.items()):
     surface = ax.contourf(
-        xx, yy, values.reshape(xx.shape), np.linspace(0, np.log(2), 22), cmap="viridis"
+        xx,
+        yy,
+        values.reshape(xx.shape),
+        np.linspace(0, np.log(2), 22),
+        cmap="viridis",
     )
-    for label, colour, marker in ((0, "#0072B2", "o"), (1, "#D55E00", "s")):
-        ax.scatter(*X[y == label].T, s=14, c=colour, marker=marker, edgecolors="white", lw=0.4)
-    ax.set_title("HMC, the ground truth" if name == "HMC" else f"{name} ({correlation[name]:.2f})")
+    for label, colour, marker in (
+        (0, "#0072B2", "o"),
+        (1, "#D55E00", "s"),
+    ):
+        ax.scatter(
+            *X[y == label].T,
+            s=14,
+            c=colour,
+            marker=marker,
+            edgecolors="white",
+            lw=0.4,
+        )
+    ax.set_title(
+        "HMC, the ground truth"
+        if name == "HMC"
+        else f"{name} ({correlation[name]:.2f})"
+    )
 axes.flat[-1].set_axis_off()
 axes[0, 2].tick_params(labelbottom=True)
 scale = axes.flat[-1].inset_axes([0.05, 0.5, 0.9, 0.1])
 bar = figure.colorbar(surface, cax=scale, orientation="horizontal")
 bar.set_label("epistemic uncertainty (nats)")
-bar.set_ticks([0, 0.2, 0.4, 0.6, np.log(2)], labels=["0", "0.2", "0.4", "0.6", "log 2"])
+bar.set_ticks(
+    [0, 0.2, 0.4, 0.6, np.log(2)],
+    labels=["0", "0.2", "0.4", "0.6", "log 2"],
+)
 plt.show()
 
 # %%
@@ -103,7 +143,9 @@ plt.show()
 pd.DataFrame(
     {
         "Spearman correlation": correlation,
-        "mean error (nats)": {name: np.abs(u - truth).mean() for name, u in maps.items()},
+        "mean error (nats)": {
+            name: np.abs(u - truth).mean() for name, u in maps.items()
+        },
         "mean (nats)": {name: u.mean() for name, u in maps.items()},
     }
 ).round(3)

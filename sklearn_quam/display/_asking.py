@@ -42,12 +42,9 @@ def ask(estimator: Any, X: Any) -> Answers:
     rivals = prediction = None
     if hasattr(method, "predict_uncertainty"):
         results = method._results(rows)
-        uncertainty, prediction, found = (
-            results.uncertainty,
-            results.prediction,
-            results.diagnostics,
-        )
+        uncertainty, prediction = results.uncertainty, results.prediction
         unit, classifies = _UNITS[getattr(method, "measure", "entropy")], is_classifier(method)
+        found = results.diagnostics
         if isinstance(found, SearchDiagnostics):
             # A rival that explains the training data badly is none.
             rivals = np.where(found.feasible, found.rival, np.array(None))

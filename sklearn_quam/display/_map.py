@@ -248,12 +248,13 @@ class UncertaintyMapDisplay(_Display):
 
     def _panels(self, ax: Any, number: int) -> np.ndarray:
         """Return axes, one for each component."""
-        if ax is None and number > 1:
+        if ax is None:
             import matplotlib.pyplot as plt
 
-            options: Any = {"figsize": (4.4 * number, 4.2), "layout": "constrained"}
-            ax = plt.subplots(1, number, sharex=True, sharey=True, **options)[1]
-        panels = np.ravel(np.asarray(self._axes(ax) if ax is None else ax, dtype=object))
+            size = None if number == 1 else (4.4 * number, 4.2)
+            figure = plt.figure(figsize=size, layout="constrained")
+            ax = figure.subplots(1, number, sharex=True, sharey=True)
+        panels = np.ravel(np.asarray(ax, dtype=object))
         if len(panels) != number:
             raise ValueError(
                 f"{number} component(s) need as many axes; got {len(panels)}. Leave ax=None for a "

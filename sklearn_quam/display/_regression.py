@@ -220,15 +220,14 @@ class RegressionUncertaintyDisplay(_Display):
 
 def _column(feature: Any, names: list[str]) -> int:
     """Return the number of a feature."""
-    if isinstance(feature, str):
-        if feature not in names:
-            raise ValueError(f"X has no feature {shown(feature)}; its features are {shown(names)}.")
+    if isinstance(feature, str) and feature in names:
         return names.index(feature)
-    if not isinstance(feature, (int, np.integer)):
-        raise TypeError(f"feature must be a number or a name; got {shown(feature)}.")
-    if not -len(names) <= feature < len(names):
-        raise ValueError(f"X has {len(names)} feature(s); there is no feature {feature}.")
-    return int(feature) % len(names)
+    if isinstance(feature, (int, np.integer)) and -len(names) <= feature < len(names):
+        return int(feature) % len(names)
+    raise ValueError(
+        f"X has no feature {shown(feature)}: pass a number below {len(names)}, or one of "
+        f"{shown(names)}."
+    )
 
 
 def _variance_split(method: Any, rows: Any) -> tuple[np.ndarray, Any]:

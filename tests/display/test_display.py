@@ -541,7 +541,7 @@ def test_one_feature_of_several_moves_the_others_stay_at_their_median():
     np.testing.assert_allclose(shown.x[0], PLANE[:, 1].min() - room)
     assert (shown.ax_.get_xlabel(), shown.ax_.get_ylabel()) == ("width", "price")
     np.testing.assert_array_equal(shown.x_train, X["width"])
-    with pytest.raises(ValueError, match="no feature 'height'"):
+    with pytest.raises(ValueError, match=r"no feature 'height'.*one of"):
         RegressionUncertaintyDisplay.from_estimator(est, X, y, feature="height")
     with pytest.raises(ValueError, match="no feature 2"):
         RegressionUncertaintyDisplay.from_estimator(est, X, y, feature=2)
