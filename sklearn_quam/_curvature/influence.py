@@ -14,24 +14,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._network.limits import accumulation_dtype, rows_within
+from .._network.limits import accumulation_dtype, rows_within, slices
 from .._network.predictions import from_arrays, to_arrays
 
-# The share of the rows that represent the others.
+# The share of the samples that represent the others.
 _SHARE = 0.25
+# Training samples that queries are compared with. Of more, these are chosen once, by `fit`.
+_POOL, _POOL_SHARE = 2**14, 0.5
 
 
 @dataclass(frozen=True, eq=False)
 class Influence:
-    """Inputs of the searched layers, for all training samples."""
+    """Inputs of the searched layers, for training samples that a change may move."""
 
-    # (n_rows, n_in) for each layer, without the constant of the bias
+    # (n_pool, n_in) for each layer, without the constant of the bias
     features: tuple[Tensor, ...]
     # Inverse second moments of these; one longer where there is a constant
     inverses: tuple[Tensor, ...]
-    # (n_rows,): cost of an equal change of the outputs of each sample; None where all are the same
-    sensitivity: Tensor | None
-    # Where the systematic sample begins, between zero and one
+    # (n_pool,): cost of an equal change of the outputs of each sample and of those it represents
+    sensitivity: Tensor
+    # (n_pool,): their numbers, and how many training samples each of them represents
+    index: Tensor
+    count: Tensor
+    # Where systematic samples begin, between zero and one
     start: float
 
     def rows_for(
@@ -42,10 +47,10 @@ class Influence:
         The features are the inputs of each layer for the queries. If `drawn`, a part represents all
         other samples.
         """
-        total = len(self.features[0])
+        total = len(self.index)
         if n_rows >= total:
-            index = torch.arange(total, device=features[0].device).expand(len(features[0]), -1)
-            return index, torch.ones_like(index, dtype=self.features[0].dtype)
+            n_queries = len(features[0])
+            return self.index.expand(n_queries, -1), self.count.expand(n_queries, -1)
         n_drawn = int(_SHARE * n_rows) if drawn else 0
         # Numbers for every training row are large: only for so many rows at once.
         some = rows_within(total * self._bytes_of_a_pair())
@@ -67,8 +72,9 @@ class Influence:
         top = strength.topk(n_rows - n_drawn, dim=1).indices
         rest = strength.scatter_(1, top, 0.0)
         drawn, count = _systematic_sample(rest, n_drawn, self.start)
+        place = torch.cat([top, drawn], dim=1)
         once = torch.ones_like(top, dtype=strength.dtype)
-        return torch.cat([top, drawn], dim=1), torch.cat([once, count], dim=1)
+        return self.index[place], torch.cat([once, count], dim=1) * self.count[place]
 
     def _strength(self, features: list[Tensor]) -> Tensor:
         """Return about what a change for each row costs on each training row."""
@@ -80,23 +86,60 @@ class Influence:
             if direction.shape[1] > n_in:
                 kernel += direction[:, n_in:]
             kernel.square_()
-            size = kernel.mean(dim=1, keepdim=True).clamp(min=torch.finfo(kernel.dtype).tiny)
-            strength = strength + kernel / size
-        return strength if self.sensitivity is None else strength * self.sensitivity
+            size = kernel @ (self.count / self.count.sum())
+            strength = strength + kernel / size.clamp(min=torch.finfo(kernel.dtype).tiny)[:, None]
+        return strength * self.sensitivity
 
     def __getstate__(self) -> dict[str, Any]:
-        arrays = to_arrays((*self.features, *self.inverses, self.sensitivity))
-        return {**arrays, "n_layers": len(self.features), "start": self.start}
+        tensors = (*self.features, *self.inverses, self.sensitivity, self.index, self.count)
+        return {**to_arrays(tensors), "n_layers": len(self.features), "start": self.start}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        *tensors, sensitivity = from_arrays(state)
+        *tensors, sensitivity, index, count = from_arrays(state)
         n_layers = state["n_layers"]
         self.__dict__.update(
             features=tuple(tensors[:n_layers]),
             inverses=tuple(tensors[n_layers:]),
             sensitivity=sensitivity,
+            index=index,
+            count=count,
             start=state["start"],
         )
+
+
+def make_influence(
+    features: list[Tensor], inverses: list[Tensor], sensitivity: Tensor | None, start: float
+) -> Influence:
+    """Choose the training samples that a change may move, from all of them.
+
+    By Cauchy-Schwarz, the squared kernel of two samples is at most the product of their leverages.
+    Samples with the largest bounds are taken; a systematic sample represents the others.
+    """
+    total = len(features[0])
+    if sensitivity is None:
+        sensitivity = features[0].new_ones(total)
+    index = torch.arange(total, device=sensitivity.device)
+    count = torch.ones_like(sensitivity)
+    if total > _POOL:
+        bound = sensitivity * _leverage(features, inverses)
+        n_drawn = int(_POOL_SHARE * _POOL)
+        top = bound.topk(_POOL - n_drawn).indices
+        drawn, weight = _systematic_sample(bound.scatter(0, top, 0.0)[None], n_drawn, start)
+        index = torch.cat([top, drawn[0]])
+        count = torch.cat([count[top], weight[0]])
+        sensitivity = sensitivity[index] * count
+        features = [part[index] for part in features]
+    return Influence(tuple(features), tuple(inverses), sensitivity, index, count, start)
+
+
+def _leverage(features: list[Tensor], inverses: list[Tensor]) -> Tensor:
+    """Return the leverage a' A^-1 a of samples, summed over layers."""
+    found = features[0].new_zeros(len(features[0]))
+    for rows in slices(len(found), _POOL):
+        for part, inverse in zip(features, inverses, strict=True):
+            own = with_constant(part[rows], inverse)
+            found[rows] += ((own @ inverse) * own).sum(dim=-1)
+    return found
 
 
 def with_constant(features: Tensor, inverse: Tensor) -> Tensor:

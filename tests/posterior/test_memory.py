@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from sklearn_quam import PenaltySearch, QUAMClassifier, QUAMRegressor
-from sklearn_quam._curvature.influence import Influence
+from sklearn_quam._curvature.influence import make_influence
 from sklearn_quam._network.limits import Limits, in_units, peak_bytes, rows_within, short_passes
 from sklearn_quam._search.needs import Needs
 
@@ -85,7 +85,7 @@ def test_what_is_known_about_training_rows_stays_within_a_pass(n_layers, dtype):
     generator = torch.Generator().manual_seed(0)
     features = tuple(torch.randn(5000, 4, generator=generator).to(dtype) for _ in range(n_layers))
     inverses = (torch.eye(5, dtype=dtype),) * n_layers
-    influence = Influence(features, inverses, torch.ones(5000, dtype=dtype), 0.5)
+    influence = make_influence(features, inverses, None, 0.5)
     asked = [part[:100] for part in features]
     expected = influence.rows_for(asked, 16)
     with short_passes("8MB"):

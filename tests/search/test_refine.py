@@ -72,7 +72,7 @@ class Solver:
 
     def least(self, row, target):
         rule = {"type": "ineq", "fun": lambda v: self.odds(v, row, target)}
-        options = {"maxiter": 100, "ftol": 1e-6}
+        options = {"maxiter": 300, "ftol": 1e-6}
         found = minimize(self.cost, self.given, method="SLSQP", constraints=rule, options=options)
         assert rule["fun"](found.x) > -1e-4
         return found.fun

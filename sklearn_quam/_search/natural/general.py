@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._curvature.influence import Influence
+from ..._curvature.influence import make_influence
 from ..._curvature.layers import features_of_layers
 from ..._curvature.preconditioner import LayerInverse, Preconditioner
 from ..._network.free import Free, FreeNetwork
@@ -193,7 +193,7 @@ def general_steps(
     inverses = _inverses_of_inputs(preconditioner, layers, features)
     if inverses is None:
         inverses = [_inverse_moment(part) for part in features]
-    influence = Influence(tuple(features), tuple(inverses), sensitivity, start)
+    influence = make_influence(features, inverses, sensitivity, start)
     return GeneralSteps(*common, influence, preconditioner, layers, n_corrections)
 
 

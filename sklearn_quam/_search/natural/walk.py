@@ -196,9 +196,9 @@ def _with_every_cost(points: list[Point]) -> list[Point]:
     """
     found = list(points)
     for step, point in enumerate(points):
-        unknown = torch.isnan(point.cost)
-        if is_measured(step, len(points) - 1) or not unknown.any():
+        if is_measured(step, len(points) - 1):
             continue
+        unknown = torch.isnan(point.cost)
         before, after = (found[k].cost.clamp(min=0).sqrt() for k in (step - 1, step + 1))
         root = torch.where(torch.isfinite(after), (before + after) / 2, before * step / (step - 1))
         found[step] = point._replace(cost=torch.where(unknown, root.square(), point.cost))
