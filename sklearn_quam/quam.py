@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from numbers import Real
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -14,7 +14,6 @@ from ._messages import shown
 from ._network.limits import computing
 from ._posterior.training_range import warn_beyond_range
 from ._search.natural.arguments import LinearSearch, NaturalSearch
-from ._search.penalty.arguments import PenaltySearch
 from ._search.targets import Targets, class_targets, direction_targets
 from ._typing import MemoryLimit, Parameters
 from .base._adversarial import AdversarialSearch
@@ -57,8 +56,10 @@ class QUAMClassifier(_QUAM, ClassifierMethod):
         measured. Arguments of a search are tuned as ``search__n_steps``.
     temperature : float or "auto", default="auto"
         Temperature of the posterior (T in the paper), in nats of the whole training set: a model
-        weighs exp(-cost / temperature). It ranks samples, it does not forecast. "auto" is 20, and
-        10 in penalty search, where unknown samples were found best; the Bayesian posterior has 1.
+        weighs exp(-cost / temperature). It ranks samples, it does not forecast; the Bayesian
+        posterior has 1. "auto" is 20, and 10 in penalty search, where unknown samples were found
+        best. Where the posterior of logits is taken as Gaussian, it is the temperature at which
+        the log-odds of a typical training sample have a standard deviation of 3.5.
     n_training_rows : int, default=None
         How many samples the network was trained on, if those passed to ``fit`` are only some of
         them: each then represents several. Pass fewer of very many for a smaller estimator.
@@ -112,7 +113,6 @@ class QUAMClassifier(_QUAM, ClassifierMethod):
 
     # Weights that rank samples best would make an average far too unsure.
     _given_predicts = True
-    _auto_temperatures: ClassVar = {NaturalSearch: 20.0, LinearSearch: 20.0, PenaltySearch: 10.0}
     _auto_search = NaturalSearch
     _auto_reason = "the curvature of what is searched can be measured"
 
@@ -211,7 +211,6 @@ class QUAMRegressor(_QUAM, RegressorMethod):
     True
     """
 
-    _auto_temperatures: ClassVar[dict] = {}
     _auto_search = LinearSearch
     _auto_reason = "the posterior of a mean has a closed form where the network is about linear"
 

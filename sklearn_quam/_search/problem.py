@@ -19,7 +19,9 @@ from .targets import Targets
 
 # Precision of the prior around the given network: for classes, and where the marginal likelihood
 # of a regression is not known.
-_PRECISION_OF_CLASSES, DEFAULT_PRECISION = 0.003, 0.1
+_PRECISION_OF_CLASSES, DEFAULT_PRECISION = 3e-4, 0.1
+# Of more parameters than this for each training sample nothing is known.
+_MAX_PER_SAMPLE = 10.0
 # Training samples of one pass over many.
 _ROWS_AT_ONCE = 512
 
@@ -47,7 +49,9 @@ class Problem:
     def default_precision(self) -> float | None:
         """Return the precision of the prior; None for the one of the largest likelihood."""
         if self.is_classification:
-            return _PRECISION_OF_CLASSES * self.targets.n_answers**1.5
+            n_parameters = sum(value.numel() for value in self.network.free.start.values())
+            per_sample = min(n_parameters / self.n_training_rows, _MAX_PER_SAMPLE)
+            return _PRECISION_OF_CLASSES * self.targets.n_answers**1.5 * per_sample
         return None
 
     def for_thread(self) -> Problem:

@@ -54,8 +54,6 @@ class AdversarialSearch(BaseUncertaintyEstimator):
     # What search="auto" means where the curvature can be measured, and why.
     _auto_search: ClassVar[type]
     _auto_reason: ClassVar[str]
-    # Temperatures in nats; the Bayesian posterior has 1.
-    _auto_temperatures: ClassVar[dict[type, float]]
     _rows_in_parallel = True
     _diagnostics = SearchDiagnostics
     _fitted_kind = FittedMethod[AdversarialModels]
@@ -95,14 +93,12 @@ class AdversarialSearch(BaseUncertaintyEstimator):
         training = network.training_at_cut(fit.training)
 
         def prepare(search: Any) -> AdversarialModels:
-            temperature = self.temperature
-            if temperature == "auto":
-                temperature = self._auto_temperatures.get(type(search), 1.0)
+            temperature = None if self.temperature == "auto" else float(self.temperature)
             targets = self._targets(search.targets)
             problem = Problem(network, training, targets, cast(Any, fit.original), n_rows)
             generator = torch.Generator().manual_seed(fit.seed)
-            engine = search._engine(problem, float(temperature), generator, limits)
-            self.search_, self.slack_, self.temperature_ = search, engine.slack, float(temperature)
+            engine = search._engine(problem, temperature, generator, limits)
+            self.search_, self.slack_, self.temperature_ = search, engine.slack, engine.temperature
             return AdversarialModels(problem, engine)
 
         is_chosen = self.search != "auto"

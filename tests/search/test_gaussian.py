@@ -101,3 +101,20 @@ def test_a_closed_form_asked_for_is_the_same(fitted, head):
         linear.predict_uncertainty(X[:4]).epistemic,
         fitted.set_params(setting="given").predict_uncertainty(X[:4]).epistemic,
     )
+
+
+def test_temperature_gives_log_odds_of_training_samples_their_variance(fitted, head):
+    net, X, _ = head
+    models = fitted._fitted.models
+    inverse = models.engine.gaussian.inverse
+    A, G = (part.double().numpy() for part in (inverse.inputs, inverse.outputs))
+    features = np.column_stack([X, np.ones(len(X))])
+    leverage = np.einsum("ni,ij,nj->n", features, A, features)
+    contrast = np.zeros((len(X), N_CLASSES))
+    every = np.arange(len(X))
+    order = np.argsort(net.predict_log_proba(X), axis=1)
+    contrast[every, order[:, -1]], contrast[every, order[:, -2]] = 1, -1
+    variance = leverage * np.einsum("ni,ij,nj->n", contrast, G, contrast)
+    variance /= np.clip(1 - leverage / len(X), 0.1, None)
+    # Of an even number of samples, the lower one in the middle.
+    assert fitted.temperature_ * np.sort(variance)[(len(X) - 1) // 2] == pytest.approx(12, rel=1e-4)

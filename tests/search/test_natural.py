@@ -26,7 +26,8 @@ from sklearn_quam import (
     QUAMClassifier,
     QUAMRegressor,
 )
-from sklearn_quam._curvature.influence import Influence, _systematic_sample
+from sklearn_quam._curvature import influence
+from sklearn_quam._curvature.influence import _systematic_sample, make_influence
 from sklearn_quam._network.chain import Chain
 from sklearn_quam._network.inputs.rows import Inputs
 from sklearn_quam._network.limits import short_passes
@@ -383,17 +384,17 @@ def test_rows_are_chosen_for_each_row_alone(seed, n_rows):
     rng = np.random.default_rng(seed)
     features = torch.tensor(rng.normal(size=(40, 3)))
     query = torch.tensor(rng.normal(size=(5, 3)))
-    influence = Influence((features,), (torch.eye(4).double(),), None, float(rng.uniform()))
-    index, count = influence.rows_for([query], n_rows)
+    found_by = make_influence([features], [torch.eye(4).double()], None, rng.uniform())
+    index, count = found_by.rows_for([query], n_rows)
     assert index.shape == count.shape == (5, n_rows)
     for row in range(5):
-        alone = influence.rows_for([query[row : row + 1]], n_rows)
+        alone = found_by.rows_for([query[row : row + 1]], n_rows)
         assert torch.equal(alone[0][0], index[row])
         torch.testing.assert_close(alone[1][0], count[row])
     assert bool((count >= 0).all())
     # Two rows at a time where a number for every training row takes much memory.
     with short_passes(2 * 40 * 8 * 8):
-        again = influence.rows_for([query], n_rows)
+        again = found_by.rows_for([query], n_rows)
     assert torch.equal(again[0], index)
     torch.testing.assert_close(again[1], count)
 
@@ -408,12 +409,34 @@ def test_rows_that_cost_nothing_are_not_looked_at_and_the_estimate_has_no_bias(s
     sensitivity[:5] = 0
     moved = (query @ features.T + 1).square()[0]
     exact = (sensitivity * moved).sum()
-    influence = Influence((features,), (torch.eye(4).double(),), sensitivity, float(rng.uniform()))
-    index, count = influence.rows_for([query], n_rows)
+    found_by = make_influence([features], [torch.eye(4).double()], sensitivity, rng.uniform())
+    index, count = found_by.rows_for([query], n_rows)
     assert not (count[index < 5] > 0).any()
     # To first order, what rows cost is what they were chosen by: the sum is then exact.
     found = (count[0] * (sensitivity * moved)[index[0]]).sum()
     torch.testing.assert_close(found, exact)
+
+
+def test_many_training_samples_are_represented_by_a_pool(monkeypatch):
+    rng = np.random.default_rng(0)
+    features = torch.tensor(rng.normal(size=(500, 3)))
+    query = torch.tensor(rng.normal(size=(4, 3)))
+    sensitivity = torch.tensor(rng.uniform(0.01, 1, size=500))
+    moved = (query @ features.T + 1).square() * sensitivity
+    monkeypatch.setattr(influence, "_POOL", 100)
+    sums, counts = [], []
+    for start in (np.arange(50) + 0.5) / 50:
+        pool = make_influence([features], [torch.eye(4).double()], sensitivity, start)
+        assert len(pool.index) == 100
+        index, count = pool.rows_for([query], 40)
+        sums.append((count * moved.gather(1, index)).sum(dim=1))
+        counts.append(pool.count.sum())
+    # Systematic samples that begin anywhere have no bias.
+    exact = moved.sum(dim=1)
+    torch.testing.assert_close(torch.stack(sums).mean(dim=0), exact, rtol=0.03, atol=0)
+    assert torch.stack(counts).mean().item() == pytest.approx(500, rel=0.03)
+    top = (features.square().sum(dim=1) + 1) * sensitivity
+    assert set(top.topk(50).indices.tolist()) <= set(pool.index.tolist())
 
 
 def test_rows_that_the_network_is_unsure_of_tell_what_a_rival_costs():

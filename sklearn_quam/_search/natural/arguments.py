@@ -10,7 +10,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
-from ..._curvature.influence import Influence
+from ..._curvature.influence import make_influence
 from ..._curvature.preconditioner import LayerInverse, Preconditioner, make_preconditioner
 from ..._network.executors import ChainExecutor
 from ..._network.limits import Limits, batches, slices
@@ -35,6 +35,8 @@ _LEAST_UNSURE = 0.01
 _ROWS_AT_ONCE = 4096
 # Log-odds whose rounding in single precision is too coarse for what small changes cost.
 _LARGE_LOG_ODDS = 100.0
+# Of classifiers and of regressors: the best one to rank samples, and that of the posterior.
+_TEMPERATURES = (20.0, 1.0)
 # Largest cost of a model that explains the training data, in nats.
 SLACK = 10.0
 
@@ -69,8 +71,9 @@ class NaturalSearch(BaseEstimator):
     prior_precision : float or "auto", default="auto"
         Precision of a Gaussian prior around the given network. The smaller it is, the further
         searches go along directions that the training data say nothing about, and the less these
-        cost. "auto" is 0.003 * n_classes ** 1.5; for regressors it is the precision that makes the
-        training data most likely (the marginal likelihood).
+        cost. "auto" is 0.0003 * n_classes ** 1.5 times the number of searched parameters for each
+        training sample (at most 10); for regressors it is the precision that makes the training
+        data most likely (the marginal likelihood).
     n_rows : int or "auto", default="auto"
         Training samples on which the cost of a model is measured: three quarters of them those that
         it is likely to change most, the rest drawn from all others. All are taken if there are no
@@ -130,7 +133,11 @@ class NaturalSearch(BaseEstimator):
         return bool((on_training.log_proba < -_LARGE_LOG_ODDS).any())
 
     def _engine(
-        self, problem: Problem, temperature: float, generator: torch.Generator, limits: Limits
+        self,
+        problem: Problem,
+        temperature: float | None,
+        generator: torch.Generator,
+        limits: Limits,
     ) -> NaturalEngine:
         """Return what runs the searches."""
         inverse = _inverse_curvature(self, problem, generator, limits)
@@ -138,6 +145,7 @@ class NaturalSearch(BaseEstimator):
         if head is not None and len(head.outputs) > MANY_CLASSES:
             return _closed_form(self, problem, temperature, inverse, generator)
         steps = _steps(self, problem, inverse, generator)
+        temperature = temperature or _TEMPERATURES[not problem.is_classification]
         return NaturalEngine(steps, temperature, SLACK, inverse.precision)
 
 
@@ -186,7 +194,11 @@ class LinearSearch(BaseEstimator):
         self.targets = targets
 
     def _engine(
-        self, problem: Problem, temperature: float, generator: torch.Generator, limits: Limits
+        self,
+        problem: Problem,
+        temperature: float | None,
+        generator: torch.Generator,
+        limits: Limits,
     ) -> NaturalEngine:
         """Return what evaluates the closed form."""
         inverse = _inverse_curvature(self, problem, generator, limits)
@@ -196,7 +208,7 @@ class LinearSearch(BaseEstimator):
 def _closed_form(
     search: NaturalSearch | LinearSearch,
     problem: Problem,
-    temperature: float,
+    temperature: float | None,
     inverse: Preconditioner,
     generator: torch.Generator,
 ) -> NaturalEngine:
@@ -204,6 +216,9 @@ def _closed_form(
     steps = LinearSteps(search.goal, inverse, _inverses_of_chain(problem, inverse))
     head = _head(problem, inverse)
     gaussian = None if head is None else gaussian_head(head, generator)
+    if temperature is None and gaussian is not None:
+        temperature = gaussian.temperature(problem)
+    temperature = temperature or _TEMPERATURES[not problem.is_classification]
     return NaturalEngine(steps, temperature, SLACK, inverse.precision, gaussian)
 
 
@@ -278,9 +293,9 @@ def _steps(
             return general_steps(problem, inverse, n_corrections, start, sensitivity, common)
         except NetworkError as error:
             raise CurvatureError(str(error.__cause__ or error)) from error
-    influence = Influence(
-        tuple(_features_of_chain(problem, executor.chain)),
-        tuple(layer.inputs for layer in inverses),
+    influence = make_influence(
+        _features_of_chain(problem, executor.chain),
+        [layer.inputs for layer in inverses],
         sensitivity,
         start,
     )

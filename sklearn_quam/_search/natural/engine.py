@@ -58,9 +58,7 @@ class NaturalEngine:
     def sample(self, problem: Problem, searches: Searches, posterior: Accumulator) -> Outcome:
         """Run searches, and give their models to an accumulator."""
         if self.gaussian is not None:
-            if searches.is_first:
-                self.gaussian.sample(problem, searches, posterior, self.temperature)
-            return self.gaussian.outcome(problem, searches)
+            return self.gaussian.sample(problem, searches, posterior, self.temperature)
         until = _LEAST_LOG_WEIGHT * self.temperature
         paths = self._paths(problem, searches, until)
         targets: Any = problem.targets

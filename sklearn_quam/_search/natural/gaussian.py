@@ -16,6 +16,7 @@ from ..._curvature.influence import with_constant
 from ..._curvature.preconditioner import LayerInverse
 from ..._network.limits import accumulation_dtype, slices
 from ..._network.predictions import Categorical
+from ..._network.reference import Rows
 from ..problem import Problem
 from ..searches import Accumulator, Outcome, Searches
 from .chain import affine
@@ -30,6 +31,8 @@ _CACHE_NUMBERS, _SEARCHES = 2**18, 11
 # not.
 MANY_CLASSES = 64
 _N_STEPS, _NEAR = 10, 0.05
+# Of the log-odds of the two likeliest classes, in the median of so many training samples.
+_VARIANCE, _N_TYPICAL, _TYPICAL_AT_ONCE = 12.0, 2048, 128
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,18 +52,43 @@ class GaussianHead:
         return n_samples * min(n_classes, _SEARCHES)
 
     @torch.no_grad()
+    def temperature(self, problem: Problem) -> float:
+        """Return the temperature at which log-odds of training samples vary as they should.
+
+        The scale of the posterior depends on how small the training loss is. What ranks samples
+        best is a posterior that can change the order of the two likeliest classes of many samples.
+        """
+        parts = [
+            self._logits_and_leverage(problem, problem.training.rows_at(some))[1]
+            for some in slices(min(len(problem.training), _N_TYPICAL), _TYPICAL_AT_ONCE)
+        ]
+        leverage = torch.cat(parts)
+        log_proba = problem.original_on_training[: len(leverage)].log_proba  # type: ignore[union-attr]
+        i, j = log_proba.topk(2, dim=1).indices.T
+        inverse = self.inverse.outputs.to(leverage)
+        variance = leverage * (inverse[i, i] + inverse[j, j] - 2 * inverse[i, j])
+        # Each training sample lowers its own leverage.
+        variance = variance / (1 - leverage / len(problem.training)).clamp(min=0.1)
+        return float(_VARIANCE / variance.median().clamp(min=torch.finfo(variance.dtype).tiny))
+
+    @torch.no_grad()
     def sample(
         self,
         problem: Problem,
         searches: Searches,
         posterior: Accumulator,
         temperature: float,
-    ) -> None:
-        """Give models of the tempered posterior to an accumulator."""
-        logits, leverage = self._at_samples(problem, searches)
-        dtype = searches.given.log_proba.dtype
-        scale = (temperature * leverage).sqrt().to(dtype)[:, None]
-        logits, draws = logits.to(dtype), self.draws.to(dtype)
+    ) -> Outcome:
+        """Give models of the tempered posterior to an accumulator, once for each sample."""
+        at_samples = self._logits_and_leverage(problem, searches.query)
+        if searches.is_first:
+            dtype = searches.given.log_proba.dtype
+            logits, leverage = (part.to(dtype) for part in at_samples)
+            self._draw(logits, (temperature * leverage).sqrt()[:, None], posterior)
+        return self._outcome(searches, *at_samples)
+
+    def _draw(self, logits: Tensor, scale: Tensor, posterior: Accumulator) -> None:
+        draws = self.draws.to(logits)
         for some in slices(len(draws), _DRAWS_AT_ONCE):
             models = torch.addcmul(logits, draws[some, None], scale)
             prediction = Categorical(torch.log_softmax(models, dim=-1))
@@ -68,12 +96,15 @@ class GaussianHead:
 
     @torch.no_grad()
     def outcome(self, problem: Problem, searches: Searches) -> Outcome:
+        """Return the least costs of making the targets likelier than not."""
+        return self._outcome(searches, *self._logits_and_leverage(problem, searches.query))
+
+    def _outcome(self, searches: Searches, logits: Tensor, leverage: Tensor) -> Outcome:
         """Return the least costs of making the targets likelier than not.
 
         The cheapest change of the logits is looked for where the log-odds of a target are zero, by
         steps that take them as linear.
         """
-        logits, leverage = self._at_samples(problem, searches)
         n_classes, targets = logits.shape[1], searches.targets
         kept = torch.arange(n_classes, device=logits.device).expand(len(logits), -1)
         inverse = self.inverse.outputs.to(logits)
@@ -114,10 +145,10 @@ class GaussianHead:
         dtype = searches.given.log_proba.dtype
         return Outcome(cost.flatten(), prediction.to(dtype), one, ~fine.flatten())
 
-    def _at_samples(self, problem: Problem, searches: Searches) -> tuple[Tensor, Tensor]:
+    def _logits_and_leverage(self, problem: Problem, query: Rows) -> tuple[Tensor, Tensor]:
         """Return logits (n_samples, n_classes) of the given network, and leverages."""
         executor: Any = problem.network.executor
-        (layer,), (features,) = executor.chain.layers, searches.query
+        (layer,), (features,) = executor.chain.layers, query
         # An inverse curvature amplifies rounding.
         exact = features.to(accumulation_dtype(features.device))
         own = with_constant(exact, self.inverse.inputs)

@@ -31,6 +31,8 @@ _AUTO: dict[str, tuple[Any, Any]] = {
 }
 # Training samples that the loss of a found model is measured on.
 _MAX_EVALUATION_ROWS = 1024
+# Of classifiers and of regressors: the best one to rank samples, and that of the posterior.
+_TEMPERATURES = (10.0, 1.0)
 
 
 class PenaltySearch(BaseEstimator):
@@ -157,7 +159,7 @@ class PenaltySearch(BaseEstimator):
     def _engine(
         self,
         problem: Problem,
-        temperature: float,
+        temperature: float | None,
         generator: torch.Generator,
         limits: Limits,  # noqa: ARG002
     ) -> PenaltyEngine:
@@ -192,6 +194,8 @@ class PenaltySearch(BaseEstimator):
         )
         # The cost of a search itself has no prior.
         precision = problem.default_precision() or DEFAULT_PRECISION
+        if temperature is None:
+            temperature = _TEMPERATURES[task]
         return PenaltyEngine(
             steps, temperature, precision, chosen["sampling"], evaluation.to(device)
         )
