@@ -7,7 +7,13 @@ from typing import Any
 
 import numpy as np
 from scipy.stats import spearmanr
-from sklearn.metrics import auc, precision_recall_curve, roc_auc_score, roc_curve
+from sklearn.metrics import (
+    auc,
+    average_precision_score,
+    precision_recall_curve,
+    roc_auc_score,
+    roc_curve,
+)
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_consistent_length
 
@@ -309,3 +315,12 @@ def _means_of_most_certain(values: np.ndarray, uncertainty: Any) -> np.ndarray:
     # Samples of equal uncertainty share their mean, which is that of a random order on average.
     group_means = np.bincount(groups, weights=values) / counts
     return np.cumsum(np.repeat(group_means, counts)) / np.arange(1, len(values) + 1)
+
+
+# Metrics of scorers and tables, and 1 if the larger is the better, else -1.
+DETECTION = {
+    "roc_auc": (roc_auc_score, 1),
+    "average_precision": (average_precision_score, 1),
+    "aupr": (aupr, 1),
+    "fpr95": (fpr_at_tpr, -1),
+}

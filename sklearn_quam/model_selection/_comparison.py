@@ -13,7 +13,6 @@ import numpy as np
 from sklearn.base import clone, is_classifier, is_outlier_detector
 from sklearn.exceptions import UndefinedMetricWarning
 from sklearn.frozen import FrozenEstimator
-from sklearn.metrics import roc_auc_score
 from sklearn.pipeline import make_pipeline
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -36,23 +35,22 @@ from ..exceptions import UncertaintyWarning, warn
 from ..metrics import (
     accuracy_rejection_auc,
     augrc,
-    aupr,
     bootstrap_interval,
     classwise_calibration_error,
     expected_calibration_error,
-    fpr_at_tpr,
     gaussian_log_score,
     rank_correlation,
     risk_coverage_auc,
     smooth_calibration_error,
 )
 from ..metrics._errors import as_labels, as_values, correct, log_probabilities, squared_errors
+from ..metrics._ranking import DETECTION
 from ..ood._core.once import clock, read_once
 from ._summary import Comparison
 
 _checked = partial(checked_arguments, prefer_skip_nested_validation=False)
 _ENTROPY = "entropy of the network"
-_DETECTION = {"roc_auc": roc_auc_score, "aupr": aupr, "fpr95": fpr_at_tpr}
+_DETECTION = ("roc_auc", "aupr", "fpr95")
 _OF_PREDICTIONS = ("augrc", "accuracy", "accuracy_rejection_auc", "risk_coverage_auc", "ece")
 _CALIBRATION = ("smooth_ece", "classwise_ece", "log_score")
 _METRICS = (*_DETECTION, *_OF_PREDICTIONS, *_CALIBRATION, "rank_correlation")
@@ -208,7 +206,8 @@ class _Comparison:
             raise UndefinedMetricWarning(
                 f"{'All' if y_true[0] else 'No'} predictions are mistakes."
             )
-        for column, metric in _DETECTION.items():
+        for column in _DETECTION:
+            metric = DETECTION[column][0]
             yield from self._interval(column, metric, y_true, y_score, stratify=y_true)
 
     def _interval(
@@ -320,26 +319,23 @@ def compare_uncertainty(
     verbose: int | None = None,
     errors: str = "raise",
 ) -> Comparison:
-    """Compare how well several methods and detectors tell what is doubtful.
-
-    Every method is asked once about each data set.
+    """Compare how well methods and detectors find mistakes and unknown samples.
 
     Parameters
     ----------
     estimators : dict of str to estimator, or list of estimators
         Methods and detectors of the package, other outlier detectors such as scikit-learn's
-        ``IsolationForest``, ``LocalOutlierFactor(novelty=True)`` or ``OneClassSVM``, pipelines that
-        end in one, or searches over either; all for classes or all for values. Fitted ones are
-        taken as they are, others are cloned and fitted. Those of a list are called after their
-        classes.
+        ``IsolationForest`` or ``LocalOutlierFactor(novelty=True)``, pipelines that end in one, or
+        searches over either; all classifiers or all regressors. Fitted ones are taken as they are,
+        others are cloned and fitted. Those of a list are named after their classes.
     X_train, y_train : array-likes of length n_train
         Training data.
     X_test, y_test : array-likes of length n_test
         Held-out data of the same kind.
     X_ood : array-like of length n_ood, or dict of str to array-like, default=None
-        Data of other kinds, which are to be told from X_test.
+        Data of other kinds, to be separated from X_test.
     X_val, y_val : array-likes of length n_val, default=None
-        Further held-out data, with which methods are fitted: they tell doubt then.
+        Further held-out data for the ``fit`` of methods, which then know doubt.
     component : {"auto", "aleatoric", "epistemic", "total", "doubt"}, default="auto"
         Which uncertainty of the methods, in all tasks. "auto" is doubt where it is known, else the
         epistemic one.
@@ -352,33 +348,25 @@ def compare_uncertainty(
     verbose : int, default=None
         1 shows progress bars, 0 none; None shows those that take more than about ten seconds.
     errors : {"raise", "warn"}, default="raise"
-        What happens where a method or a task fails. "raise" raises the error; "warn" warns, puts
+        What happens where a method or a task fails: "raise" raises the error; "warn" warns, puts
         the error into the column ``error``, and goes on with the others.
 
     Returns
     -------
     Comparison
         Printed with a line for each method, tasks side by side; ``to_frame()`` returns that. Its
-        ``details`` have a row for each ``method`` and ``task``. Tasks "ood:name" ("ood" for a
+        ``details`` have a row for each ``method`` and ``task``, with the ends of each interval as
+        ``_low`` and ``_high``, and NaN where a metric does not apply. Tasks "ood:name" ("ood" for a
         single array), "misclassification" and "failures" (classifiers; mistakes and all unknown
-        rows together) have ``roc_auc``, ``aupr`` and ``fpr95``, the last one ``augrc``, too. The
+        samples together) have ``roc_auc``, ``aupr`` and ``fpr95``, the last one ``augrc``, too. The
         task "rejection" has ``accuracy``, ``accuracy_rejection_auc``, ``ece``, ``smooth_ece``,
-        ``classwise_ece`` and the ``rank_correlation`` of both parts of the uncertainty
-        (classifiers) or ``risk_coverage_auc`` of squared errors (regressors), and ``log_score``.
-        Detectors of
-        `sklearn_quam.ood` are judged by the predictions of their network; other detectors predict
-        nothing, and have numbers for "ood" only. Each comes with
-        ``_low`` and ``_high``, the ends of its interval; what does not apply is NaN. Predictions
-        are those of each method's ``setting``: with "given", the default, all classifiers of one
-        network predict what it predicts, and have its ``ece`` and ``log_score``. Further
-        columns: ``component`` ("score" for detectors); ``rows_per_second``, of the
-        out-of-distribution or the test rows; ``fit_seconds``, NaN for what was fitted before;
-        ``trains_again``, whether the method takes further networks or training besides the given
-        network; ``error``, which says why numbers are missing: a failure (with
-        ``errors="warn"``), a test set without mistakes, or no network to look at.
-        The last rows are the network alone: 1 - max p, and its entropy (the variance where a
-        regressor has ``measure="variance"``), for each network if there are several: the second
-        and further ones name the first method that has it.
+        ``classwise_ece`` and ``rank_correlation`` (classifiers) or ``risk_coverage_auc`` of squared
+        errors (regressors), and ``log_score``; these are about the predictions of each method's
+        ``setting``, or of a detector's network. Further columns: ``component`` ("score" for
+        detectors), ``rows_per_second``, ``fit_seconds`` (NaN for what was fitted before),
+        ``trains_again`` (whether a method trains networks besides the given one), and ``error``,
+        which says why numbers are missing. The last rows are 1 - max p and the entropy of the given
+        network, or of each network if there are several.
 
     Examples
     --------

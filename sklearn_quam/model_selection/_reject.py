@@ -1,4 +1,4 @@
-"""A classifier that may pass: doubtful rows are left to someone else."""
+"""A classifier that rejects doubtful samples."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
+from .._documented import documented, parsed
 from .._messages import ShortMessages, shown
 from .._network.inputs.layouts import from_tensor
 from .._network.inputs.sources import count_rows, some_rows
@@ -37,10 +38,23 @@ PARTS = {"auto", "total", "epistemic", "aleatoric"}
 CLASSIFIER = ("predict_uncertainty", "predict_proba")
 
 
-class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
-    """Answer for rows that are not doubtful, and reject the others.
+_ARGUMENTS = parsed(
+    """
+    Parameters
+    ----------
+    X : array-like of shape (n_samples, ...)
+        Samples like those of the training data.
+    y : array-like of shape (n_samples,)
+        Labels.
+    """
+)
 
-    A row is rejected if its uncertainty is above a threshold, which is chosen on rows that the
+
+@documented(_ARGUMENTS)
+class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
+    """Predict samples that are not doubtful, and reject the others.
+
+    A sample is rejected if its doubt is above a threshold, which is chosen on samples that the
     estimator was not fitted to.
 
     Parameters
@@ -48,54 +62,52 @@ class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin,
     estimator : estimator
         A classifier with ``predict_proba``: a method of the package, such as `QUAMClassifier`, a
         pipeline that ends in one, or any other.
-    coverage : float, default=0.9
-        Share of rows to answer for. The threshold is a conformal quantile: for new rows like those
-        that were held out, the expected share is at least this.
-    max_risk : float, default=None
-        Largest share of mistakes among the rows that are answered for; ``coverage`` is then not
-        used, as many rows as possible are answered for.
-    threshold : float, default=None
+    coverage : float
+        Share of samples to accept. The threshold is a conformal quantile: of new samples like the
+        held-out ones, the expected share is at least this.
+    max_risk : float
+        Largest share of mistakes among the accepted samples; as many as possible are accepted, and
+        ``coverage`` is not used.
+    threshold : float
         The threshold itself; nothing is chosen then.
-    doubt : {"auto", "total", "epistemic", "aleatoric"} or detector, default="auto"
-        What is doubtful. "auto" is ``predict_doubt`` of a method of the package, which finds
-        mistakes and unknown rows; if the method was not fitted with ``X_val``, half of the rows
-        that are held out here measure doubt, and the other half chooses the threshold. For other
-        classifiers, and where no rows are held out, it is 1 - max p. Else a part of the
-        uncertainty, or minus ``score_samples`` of a detector, which is cloned and fitted to the
-        same rows.
-    confidence : float, default=0.9
-        With ``max_risk``: how sure it is to be kept. With probability ``confidence`` over the rows
-        that are held out, the risk for new rows like these is at most ``max_risk``, however few
-        rows there are. This holds where the rows are held out once (``cv`` a float or "prefit").
-    cv : int, splitter, float or "prefit", default=0.25
-        Which rows are held out: a share of them, chosen at random; the folds of a cross-validation,
-        after which the estimator is fitted to all rows; or, with "prefit", all rows that are passed
-        to `fit`, to which the estimator, fitted already, has not been fitted.
-        **A given network has seen what it was trained on**, whatever is held out here: pass rows of
-        its own to `fit`, with "prefit", or let the estimator train its network. A `SeenRowsWarning`
-        says so.
-    reject_label : object, default=None
-        What `predict` returns for rows that are rejected; None means "reject" where labels are
-        text, else -1, or a lower number where -1 is a class.
-    random_state : int, RandomState instance or None, default=None
-        Chooses the rows that are held out if ``cv`` is a float.
+    doubt : {"auto", "total", "epistemic", "aleatoric"} or detector
+        What is doubtful. "auto" is ``predict_doubt`` of a method of the package; if the method was
+        not fitted with ``X_val``, half of the samples held out here measure doubt, and the other
+        half chooses the threshold. For other classifiers, and where nothing is held out, it is
+        1 - max p. Else a part of the uncertainty, or minus ``score_samples`` of a detector, which
+        is cloned and fitted to the same samples.
+    confidence : float
+        With ``max_risk``: the probability, over the held-out samples, that the risk of new samples
+        is at most ``max_risk``. It holds where samples are held out once (``cv`` a float or
+        "prefit").
+    cv : int, splitter, float or "prefit"
+        Which samples are held out: a random share; the folds of a cross-validation, after which
+        the estimator is fitted to all samples; or, with "prefit", all samples passed to `fit`, for
+        an estimator that is fitted already. **A given network has seen its training data**,
+        whatever is held out here: use "prefit" and other samples, or let the estimator train its
+        network. A `SeenRowsWarning` says so.
+    reject_label : object
+        What `predict` returns for rejected samples; None means "reject" where labels are text,
+        else -1, or a lower number where -1 is a class.
+    random_state : int, RandomState instance or None
+        Chooses the held-out samples if ``cv`` is a float.
 
     Attributes
     ----------
     estimator_ : estimator
         The fitted estimator.
     reject_label_ : object
-        What `predict` returns for rows that are rejected.
+        What `predict` returns for rejected samples.
     detector_ : estimator or None
         The fitted detector.
     known_rows_ : ndarray of shape (n_known, 2) or None
-        Risk and epistemic uncertainty of held-out rows that measure doubt; None where none do.
+        Risk and epistemic uncertainty of held-out samples that measure doubt, if any.
     classes_ : ndarray of shape (n_classes,)
         Labels.
     threshold_ : float
-        Rows whose doubt is above it are rejected.
+        Samples whose doubt is above it are rejected.
     coverage_ : float
-        Share of the held-out rows that were accepted; NaN where none was held out.
+        Share of the held-out samples that are accepted; NaN where none was held out.
     risk_ : float
         Share of mistakes among them; NaN where there are none.
 
@@ -163,11 +175,9 @@ class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin,
         Parameters
         ----------
         X : array-like of shape (n_samples, ...)
-            Training data; with ``cv="prefit"``, rows that the estimator was not fitted to.
-        y : array-like of shape (n_samples,)
-            Labels.
+            Training data; with ``cv="prefit"``, samples that the estimator was not fitted to.
         **fit_params : dict
-            Arguments of the estimator's ``fit``; not where rows are held out in folds.
+            Arguments of the estimator's ``fit``; not where samples are held out in folds.
 
         Returns
         -------
@@ -234,7 +244,7 @@ class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin,
             )
 
     def _is_part(self) -> bool:
-        """Tell whether doubt is a part of the uncertainty."""
+        """Return whether doubt is a part of the uncertainty."""
         return isinstance(self.doubt, str) and self.doubt != "auto"
 
     def _fit_both(self, X: Any, y: Any, **fit_params: Any) -> None:
@@ -248,24 +258,21 @@ class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin,
         return self.doubt
 
     def _judge(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Return how doubtful rows are, and for which of them the answer is right."""
+        """Return doubt, which may still have to be measured, and which answers are right."""
         scored_method_and_rows(self.estimator_, X, CLASSIFIER)
         answer, doubt = self._answers(X)
-        return self._measured(doubt), np.asarray(answer) == np.asarray(y)
+        return doubt, np.asarray(answer) == np.asarray(y)
 
     def _judge_held_out(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Return the same, of those rows that choose the threshold; others measure doubt."""
-        scored_method_and_rows(self.estimator_, X, CLASSIFIER)
-        answer, doubt = self._answers(X)
-        right = np.asarray(answer) == np.asarray(y)
-        if doubt.ndim == 1 or not doubt[:, 1].any():
-            return self._measured(doubt), right
-        measure, choose = noise_and_calibration_rows(len(doubt))
-        self.known_rows_ = doubt[measure]
-        return self._measured(doubt[choose]), right[choose]
+        """Return doubt of the samples that choose the threshold; others may measure it."""
+        doubt, right = self._judge(X, y)
+        if doubt.ndim > 1 and doubt[:, 1].any():
+            measure, choose = noise_and_calibration_rows(len(doubt))
+            self.known_rows_, doubt, right = doubt[measure], doubt[choose], right[choose]
+        return self._measured(doubt), right
 
     def _measured(self, doubt: np.ndarray) -> np.ndarray:
-        """Return a number for each row."""
+        """Return the doubt of each sample as a number."""
         if doubt.ndim == 1:
             return doubt
         if self.known_rows_ is None:
@@ -277,16 +284,13 @@ class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin,
         folds = check_cv(self.cv, np.asarray(y), classifier=True)
         for fit, held_out in self._splits(folds, X, y):
             self._fit_both(*_some(X, y, fit))
-            some, labels = _some(X, y, held_out)
-            scored_method_and_rows(self.estimator_, some, CLASSIFIER)
-            answer, doubt = self._answers(some)
-            found.append((doubt, np.asarray(answer) == np.asarray(labels)))
+            found.append(self._judge(*_some(X, y, held_out)))
         doubt, right = (np.concatenate(part) for part in zip(*found, strict=True))
         self.known_rows_ = doubt if doubt.ndim > 1 else None
         return self._measured(doubt), right
 
     def _splits(self, splitter: Any, X: Any, y: Any) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Return which rows are fitted and which are held out, once or more often."""
+        """Return training and held-out samples of each split."""
         n_rows = count_rows(X)
         try:
             found = list(splitter.split(np.zeros(n_rows), np.asarray(y)))
@@ -297,7 +301,7 @@ class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin,
         return found
 
     def _answers(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Return what is predicted, and how doubtful it is: a number, or risk and uncertainty."""
+        """Return predictions with their doubt: a number, or risk and epistemic uncertainty."""
         if self.detector_ is not None:
             return self.estimator_.predict(X), finite(-self.detector_.score_samples(X))
         method, rows = method_and_rows(self.estimator_, X, CLASSIFIER)
@@ -322,43 +326,35 @@ class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin,
         found = threshold_for_risk(doubt, right, self.max_risk, 1 - self.confidence)
         if found == -math.inf:
             needed = rows_for_risk(doubt, right, self.max_risk, 1 - self.confidence)
-            warn(
-                f"A risk of at most {self.max_risk} cannot be promised with these "
-                f"{len(doubt)} held-out rows: all rows will be rejected. "
-                + (
+            advice = (
+                f"It takes about {needed} rows like these. Hold out as many, or pass a larger "
+                "max_risk or a smaller confidence."
+            )
+            if needed is None:
+                advice = (
                     "No number of rows like these would do: the least doubtful have too many "
                     "mistakes. Pass a larger max_risk, or another doubt."
-                    if needed is None
-                    else f"It takes about {needed} rows like these. Hold out as many, or pass a "
-                    "larger max_risk or a smaller confidence."
-                ),
+                )
+            warn(
+                f"A risk of at most {self.max_risk} cannot be promised with these "
+                f"{len(doubt)} held-out rows: all rows will be rejected. {advice}",
                 UserWarning,
             )
         return found
 
     def accepts(self, X: Any) -> np.ndarray:
-        """Tell which rows are answered for.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, ...)
-            Rows like those of the training data.
+        """Return which samples are accepted.
 
         Returns
         -------
         ndarray of shape (n_samples,), dtype bool
-            False for rows that are rejected.
+            False for samples that are rejected.
         """
         check_is_fitted(self)
         return self._measured(self._answers(X)[1]) <= self.threshold_
 
     def predict(self, X: Any) -> np.ndarray:
-        """Return labels, and ``reject_label_`` for doubtful rows.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, ...)
-            Rows like those of the training data.
+        """Return labels, and ``reject_label_`` for doubtful samples.
 
         Returns
         -------
@@ -380,12 +376,7 @@ class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin,
         return tags
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Return the estimator's probabilities, of rejected rows, too.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, ...)
-            Rows like those of the training data.
+        """Return the estimator's probabilities, also for rejected samples.
 
         Returns
         -------
@@ -396,25 +387,21 @@ class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin,
         return self.estimator_.predict_proba(X)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return the accuracy among the rows that are answered for.
+        """Return the accuracy among the accepted samples.
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, ...)
-            Rows like those of the training data.
-        y : array-like of shape (n_samples,)
-            Labels.
-        sample_weight : array-like of shape (n_samples,), default=None
-            Weights of the rows.
+        sample_weight : array-like of shape (n_samples,)
+            Weights of the samples.
 
         Returns
         -------
         float
-            The accuracy; NaN if every row is rejected.
+            The accuracy; NaN if every sample is rejected.
         """
         check_is_fitted(self)
         doubt, right = self._judge(X, y)
-        kept = doubt <= self.threshold_
+        kept = self._measured(doubt) <= self.threshold_
         if not kept.any():
             return math.nan
         weights = None if sample_weight is None else np.asarray(sample_weight)[kept]
@@ -422,7 +409,7 @@ class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin,
 
 
 def _fit_together(labels: np.dtype, label: np.dtype) -> bool:
-    """Tell whether an array of numbers, or of texts, can hold both without changing either."""
+    """Return whether an array of numbers, or of texts, can hold both unchanged."""
     if (labels.kind == "U") != (label.kind == "U"):
         return False
     common = np.result_type(labels, label)

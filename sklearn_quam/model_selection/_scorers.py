@@ -4,43 +4,59 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
 from sklearn.base import is_classifier
 from sklearn.exceptions import UndefinedMetricWarning
-from sklearn.metrics import average_precision_score, roc_auc_score
+from sklearn.metrics import roc_auc_score
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import _num_samples
 
+from .._documented import documented, parsed
 from .._messages import checked_arguments
 from ..base._inside import COMPONENT, doubt_of, scored_method_and_rows
 from ..exceptions import warn
 from ..metrics import (
     accuracy_rejection_auc,
     augrc,
-    aupr,
     failure_auroc,
-    fpr_at_tpr,
     gaussian_log_score,
     risk_coverage_auc,
 )
 from ..metrics._errors import as_values, correct, log_probabilities, squared_errors
+from ..metrics._ranking import DETECTION
 
-_checked = partial(checked_arguments, prefer_skip_nested_validation=False)
-
-
-def _neg_fpr95(y_true: np.ndarray, y_score: np.ndarray) -> float:
-    return -fpr_at_tpr(y_true, y_score)
-
-
+# Metrics of detection: the larger, the better.
 _DETECTION = {
-    "roc_auc": roc_auc_score,
-    "average_precision": average_precision_score,
-    "aupr": aupr,
-    "neg_fpr95": _neg_fpr95,
+    name if sign > 0 else f"neg_{name}": (f, sign) for name, (f, sign) in DETECTION.items()
 }
+_ARGUMENTS = parsed(
+    """
+    Parameters
+    ----------
+    estimator : estimator
+        A fitted estimator of the package, or a pipeline that ends in one.
+    X : array-like of shape (n_samples, ...)
+        Samples.
+    y : array-like of shape (n_samples,) or (n_samples, n_outputs)
+        Their labels or values.
+    X_ood : array-like of shape (n_ood, ...)
+        Unknown samples, as the estimator takes them.
+    component : {"aleatoric", "epistemic", "total", "doubt"}
+        Which uncertainty; detectors have only one score. Doubt takes ``X_val`` and ``y_val`` in
+        ``fit``. To choose for ``scoring=``, pass
+        ``functools.partial(rejection_scorer, component="epistemic")``.
+    """
+)
+
+
+def _checked(**constraints: Any) -> Callable[[Any], Any]:
+    """Return a decorator that checks and describes the arguments of a scorer."""
+    check = checked_arguments(
+        {"component": COMPONENT} | constraints, prefer_skip_nested_validation=False
+    )
+    return lambda function: documented(_ARGUMENTS)(check(function))
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,27 +71,22 @@ class _OODScorer:
         known = doubt_of(estimator, X, self.component, scored=True)
         strange = doubt_of(estimator, self.X_ood, self.component)
         is_ood = np.repeat([0, 1], [len(known), len(strange)])
-        metric = self.metric if callable(self.metric) else _DETECTION[self.metric]
-        return float(metric(is_ood, np.concatenate([known, strange])))
+        metric, sign = (self.metric, 1) if callable(self.metric) else _DETECTION[self.metric]
+        return sign * float(metric(is_ood, np.concatenate([known, strange])))
 
 
-@_checked({"component": COMPONENT, "metric": [StrOptions(set(_DETECTION)), callable]})
+@_checked(metric=[StrOptions(set(_DETECTION)), callable])
 def make_ood_scorer(
     X_ood: Any, *, component: str = "epistemic", metric: str | Callable[..., float] = "roc_auc"
 ) -> Callable[..., float]:
-    """Make a scorer of how well the uncertainty separates known data from other data.
+    """Make a scorer of how well the uncertainty separates unknown samples from known ones.
 
-    It scores methods and detectors alike: what has no uncertainty but ``score_samples``, such as
-    the detectors of `sklearn_quam.ood` or scikit-learn's ``IsolationForest``, is taken by that.
+    Known samples are those that the scorer is called with. It scores methods, and outlier
+    detectors by ``score_samples``, such as scikit-learn's ``IsolationForest``.
 
     Parameters
     ----------
-    X_ood : array-like of shape (n_ood, ...)
-        Rows that are not from the distribution of the training data, as the estimator takes them:
-        those to be found. The rows that the scorer is called with are the others.
-    component : {"aleatoric", "epistemic", "total", "doubt"}, default="epistemic"
-        Which uncertainty; detectors have only one score.
-    metric : {"roc_auc", "average_precision", "aupr", "neg_fpr95"} or callable, default="roc_auc"
+    metric : {"roc_auc", "average_precision", "aupr", "neg_fpr95"} or callable
         Greater is better: "neg_fpr95" is minus the false positive rate at a true positive rate of
         95 %. A function is called as ``metric(is_ood, uncertainty)``.
 
@@ -119,21 +130,17 @@ class _FailureScorer:
         return -augrc(loss, np.concatenate([known, unknown]))
 
 
-@_checked({"component": COMPONENT, "metric": [StrOptions({"roc_auc", "neg_augrc"})]})
+@_checked(metric=[StrOptions({"roc_auc", "neg_augrc"})])
 def make_failure_scorer(
     X_ood: Any, *, component: str = "doubt", metric: str = "roc_auc"
 ) -> Callable[..., float]:
-    """Make a scorer of how well uncertainty tells correct predictions from all failures.
+    """Make a scorer of how well uncertainty separates failures from correct predictions.
 
-    Failures are mistakes among the rows that the scorer is called with, and all unknown rows.
+    Failures are mistakes among the samples that the scorer is called with, and unknown samples.
 
     Parameters
     ----------
-    X_ood : array-like of shape (n_ood, ...)
-        Unknown rows, as the estimator takes them.
-    component : {"aleatoric", "epistemic", "total", "doubt"}, default="doubt"
-        Which uncertainty. Doubt takes ``X_val`` and ``y_val`` in ``fit``.
-    metric : {"roc_auc", "neg_augrc"}, default="roc_auc"
+    metric : {"roc_auc", "neg_augrc"}
         The AUROC of failures, or minus `augrc`. Greater is better.
 
     Returns
@@ -157,21 +164,9 @@ def make_failure_scorer(
     return _FailureScorer(X_ood, component, metric)
 
 
-@_checked({"component": COMPONENT})
+@_checked()
 def misclassification_scorer(estimator: Any, X: Any, y: Any, *, component: str = "total") -> float:
-    """Return how well the uncertainty tells mistakes from correct predictions (AUROC).
-
-    Parameters
-    ----------
-    estimator : estimator
-        A fitted classifier of the package, or a pipeline that ends in one.
-    X : array-like of shape (n_samples, ...)
-        Rows.
-    y : array-like of shape (n_samples,)
-        Their labels.
-    component : {"aleatoric", "epistemic", "total", "doubt"}, default="total"
-        Which uncertainty; to choose for ``scoring=``, pass
-        ``functools.partial(misclassification_scorer, component="epistemic")``.
+    """Return how well the uncertainty separates mistakes from correct predictions (AUROC).
 
     Returns
     -------
@@ -202,6 +197,9 @@ def misclassification_scorer(estimator: Any, X: Any, y: Any, *, component: str =
             f"{'All' if is_mistake.any() else 'No'} predictions are mistakes: how well these are "
             "told from correct predictions is undefined, and the score is NaN. The mean over folds "
             "is NaN with a single such fold. Take fewer and larger folds, or rejection_scorer, "
+        warn_once(
+            f"{'All' if is_mistake.any() else 'No'} predictions are mistakes: the score is NaN, as "
+            "is the mean over folds. Take fewer and larger folds, or rejection_scorer, "
             "which needs no mistakes.",
             UndefinedMetricWarning,
         )
@@ -209,21 +207,9 @@ def misclassification_scorer(estimator: Any, X: Any, y: Any, *, component: str =
     return float(roc_auc_score(is_mistake, uncertainty._part(component)))
 
 
-@_checked({"component": COMPONENT})
+@_checked()
 def rejection_scorer(estimator: Any, X: Any, y: Any, *, component: str = "total") -> float:
     """Return how good predictions are when the uncertain ones are rejected.
-
-    Parameters
-    ----------
-    estimator : estimator
-        A fitted estimator of the package, or a pipeline that ends in one.
-    X : array-like of shape (n_samples, ...)
-        Rows.
-    y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-        Their labels or values.
-    component : {"aleatoric", "epistemic", "total", "doubt"}, default="total"
-        Which uncertainty; to choose for ``scoring=``, pass
-        ``functools.partial(rejection_scorer, component="epistemic")``.
 
     Returns
     -------
@@ -248,18 +234,11 @@ def rejection_scorer(estimator: Any, X: Any, y: Any, *, component: str = "total"
     return -risk_coverage_auc(squared_errors(y, prediction), uncertainty._part(component))
 
 
+@documented(_ARGUMENTS)
 def log_score_scorer(estimator: Any, X: Any, y: Any) -> float:
-    """Return the mean logarithm of the probability that was predicted for what came true.
+    """Return the mean logarithm of the probability that was predicted for the true label or value.
 
-    Parameters
-    ----------
-    estimator : estimator
-        A fitted estimator of the package, or a pipeline that ends in one. Its ``setting`` decides
-        who predicts: with "given", the probabilities are the given network's alone.
-    X : array-like of shape (n_samples, ...)
-        Rows.
-    y : array-like of shape (n_samples,) or (n_samples, n_outputs)
-        Their labels or values.
+    With ``setting="given"`` the given network alone predicts.
 
     Returns
     -------

@@ -1,4 +1,7 @@
-"""Thresholds of doubt that hold for new rows: a share that is answered for, or a risk."""
+"""Thresholds of doubt for a promised coverage or risk of new samples.
+
+Arguments: doubt of held-out samples in increasing order, and whether their answers are right.
+"""
 
 from __future__ import annotations
 
@@ -7,29 +10,15 @@ import math
 import numpy as np
 from scipy.stats import beta
 
-# Shares of the rows that may be accepted, from which `max_risk` chooses: few, because each of them
-# takes its part of what the confidence leaves.
+# Shares of accepted samples that `max_risk` chooses from: few, because they share the error.
 _N_SHARES = 20
-# Rows that a warning may ask for, as a multiple of those there are.
+# Samples that a warning may ask for, as a multiple of those there are.
 _MAX_FACTOR = 2.0**20
 
 
 def conformal_quantile(doubt: np.ndarray, coverage: float) -> float:
-    """Return a threshold that at least a share of new rows does not exceed, in expectation.
-
-    Parameters
-    ----------
-    doubt : ndarray of shape (n_rows,)
-        How doubtful held-out rows are, in increasing order.
-    coverage : float
-        The share.
-
-    Returns
-    -------
-    float
-        Infinite where there are too few rows to tell.
-    """
-    # Among one more row of the same kind, each rank of the new one is as likely.
+    """Return a threshold that at least a share of new samples does not exceed, in expectation."""
+    # Among one more sample of the same kind, each rank of the new one is equally likely.
     rank = math.ceil(round((len(doubt) + 1) * coverage, 9))
     return float(doubt[rank - 1]) if rank <= len(doubt) else math.inf
 
@@ -37,27 +26,10 @@ def conformal_quantile(doubt: np.ndarray, coverage: float) -> float:
 def threshold_for_risk(
     doubt: np.ndarray, right: np.ndarray, max_risk: float, error: float
 ) -> float:
-    """Return the largest threshold whose risk is small for sure.
+    """Return the largest threshold whose risk is small with probability 1 - error; else -inf.
 
-    Given the threshold, rows below it are independent of each other, so that the number of mistakes
-    among them is binomial and has an exact upper bound (Clopper and Pearson). A few thresholds, at
-    fixed ranks, are looked at; they share the error probability.
-
-    Parameters
-    ----------
-    doubt : ndarray of shape (n_rows,)
-        How doubtful held-out rows are, in increasing order.
-    right : ndarray of shape (n_rows,), dtype bool
-        For which of them the answer is right.
-    max_risk : float
-        Largest share of mistakes among the rows that are accepted.
-    error : float
-        Probability with which it may be exceeded.
-
-    Returns
-    -------
-    float
-        Minus infinity where no threshold will do.
+    Given the threshold, samples below it are independent, so that the number of mistakes among them
+    is binomial with an exact upper bound. A few thresholds, at fixed ranks, share the error.
     """
     kept = _kept_at_ranks(doubt, right)
     for rank, n_kept, n_wrong in kept:
@@ -70,22 +42,10 @@ def threshold_for_risk(
 def rows_for_risk(
     doubt: np.ndarray, right: np.ndarray, max_risk: float, error: float
 ) -> int | None:
-    """Return how many rows it would take to promise a risk, if mistakes stay as frequent.
-
-    Parameters
-    ----------
-    doubt, right, max_risk, error
-        See `threshold_for_risk`.
-
-    Returns
-    -------
-    int or None
-        Two digits, rounded up; None where no number of rows is enough.
-    """
+    """Return how many samples a promise takes if mistakes stay as frequent; None if no number."""
     kept = [counts[1:] for counts in _kept_at_ranks(doubt, right)]
 
     def suffices(factor: float) -> bool:
-        # More rows have all of the ranks.
         return any(
             _largest_risk(factor * n_kept, factor * n_wrong, error / _N_SHARES) <= max_risk
             for n_kept, n_wrong in kept
@@ -106,10 +66,9 @@ def rows_for_risk(
 
 
 def _kept_at_ranks(doubt: np.ndarray, right: np.ndarray) -> list[tuple[int, int, int]]:
-    """Return each rank that is looked at, the last first, and how many rows and mistakes it keeps.
+    """Return ranks, the last first, with the numbers of samples and of mistakes they keep.
 
-    The last rank is that of all rows: nothing is rejected. Else the row at the rank is the
-    threshold itself, which is not accepted.
+    At the last rank nothing is rejected; else the sample at the rank is rejected.
     """
     n_rows = len(doubt)
     found = []

@@ -1,4 +1,4 @@
-"""Uncertainties as columns, for whatever comes next in a pipeline."""
+"""Uncertainties as columns of a table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ..base._inside import method_and_rows, opened
 
 
 class UncertaintyTransformer(ShortMessages, MetaEstimatorMixin, TransformerMixin, BaseEstimator):
-    """Turn rows into the uncertainties of a method: columns for the next model.
+    """Transform samples into the uncertainties of a method: columns for the next model.
 
     It goes into a ``ColumnTransformer`` or ``FeatureUnion``, beside other columns.
 
@@ -30,8 +30,8 @@ class UncertaintyTransformer(ShortMessages, MetaEstimatorMixin, TransformerMixin
     ----------
     estimator : estimator
         A method of the package, or a pipeline that ends in one. It is cloned and fitted to the
-        rows that are passed to `fit`, whose uncertainties are then smaller than those of new rows.
-        A fitted one is taken as it is if it is frozen: ``FrozenEstimator(est)``.
+        samples passed to `fit`, whose uncertainties are then smaller than those of new ones. A
+        fitted one is taken as it is if it is frozen: ``FrozenEstimator(est)``.
     components : tuple of str, default=("aleatoric", "epistemic")
         Which columns, of "aleatoric", "epistemic", "total" and "doubt". Doubt takes a method that
         was fitted with ``X_val``.
@@ -59,12 +59,7 @@ class UncertaintyTransformer(ShortMessages, MetaEstimatorMixin, TransformerMixin
         "components": [list, tuple, StrOptions(set(COMPONENTS))],
     }
 
-    def __init__(
-        self,
-        estimator: Any,
-        *,
-        components: Any = ("aleatoric", "epistemic"),
-    ) -> None:
+    def __init__(self, estimator: Any, *, components: Any = ("aleatoric", "epistemic")) -> None:
         self.estimator = estimator
         self.components = components
 
@@ -102,7 +97,7 @@ class UncertaintyTransformer(ShortMessages, MetaEstimatorMixin, TransformerMixin
         Parameters
         ----------
         X : array-like of shape (n_samples, ...)
-            Rows like those of the training data.
+            Samples like those of the training data.
 
         Returns
         -------

@@ -50,14 +50,25 @@ OTHER_VALUES = {
 }
 
 
-@pytest.fixture(params=NAMES)
+# One that reads logits, one with moments of features, one with training samples and two layers.
+SOME = ["EnergyDetector", "MahalanobisDetector", "NearestNeighborDetector, inputs"]
+SOME += ["ViMDetector, two layers"]
+some = pytest.mark.parametrize("name", SOME)
+
+
+@pytest.fixture(scope="module", params=NAMES)
 def name(request):
     return request.param
 
 
-@pytest.fixture
-def fitted(name):
+@pytest.fixture(scope="module")
+def once(name):
     return make_detector(name).fit(*make_data())
+
+
+@pytest.fixture
+def fitted(once):
+    return copy.deepcopy(once)
 
 
 @pytest.fixture
@@ -97,7 +108,8 @@ def test_checks_of_scikit_learn_that_pass_no_labels(name, check):
     check(name, make_detector(name, net, **params))
 
 
-def test_without_labels_the_networks_own_are_taken(name, fitted, X_new):
+@some
+def test_without_labels_the_networks_own_are_taken(name, X_new):
     X, _ = make_data()
     with torch.no_grad():
         own = make_module()(torch.tensor(X)).argmax(dim=1).numpy()
@@ -163,6 +175,7 @@ def test_a_fit_that_fails_leaves_nothing_that_answers(fitted, X_new):
         fitted.score_samples(X_new)
 
 
+@some
 def test_pipelines_inside_and_outside(name, X_new):
     X, y = make_data()
     scaler = StandardScaler().fit(X)
@@ -188,6 +201,7 @@ def test_inputs_of_all_kinds(name, fitted, X_new):
         fitted.score_samples(X_new[:, :2])
 
 
+@some
 def test_images(name, X_new):
     X, y = make_data()
     network = nn.Sequential(nn.Flatten(), *make_module())
@@ -197,6 +211,7 @@ def test_images(name, X_new):
     assert_same(detector.score_samples(X_new.reshape(-1, 1, 2, 2)), flat.score_samples(X_new))
 
 
+@some
 @pytest.mark.parametrize("kind", ["sklearn", "frozen", "skorch", "softmax"])
 def test_networks_of_all_kinds(name, kind, X_new):
     X, y = make_data()
@@ -213,6 +228,7 @@ def test_networks_of_all_kinds(name, kind, X_new):
     assert np.isfinite(detector.score_samples(X_new)).all()
 
 
+@some
 def test_grid_search_trains_a_given_network_never(name):
     X, y = make_data()
     X_ood = make_data(n_samples=10, seed=3)[0] + 4
@@ -258,6 +274,7 @@ def test_absurd_values_never_look_safe(name, dtype, activation):
     assert (detector.predict(rows) == -1).all()
 
 
+@some
 def test_threads_do_not_see_each_others_rows(name):
     detector = make_detector(name).fit(*make_data())
     parts = [make_data(n_samples=50, seed=seed)[0] for seed in range(8)]
@@ -268,11 +285,13 @@ def test_threads_do_not_see_each_others_rows(name):
         np.testing.assert_array_equal(scores, expected[number % len(parts)])
 
 
+@some
 def test_fit_arguments_of_a_given_network_are_an_error(name):
     with pytest.raises(TypeError, match="not trained again"):
         make_detector(name).fit(*make_data(), epochs=3)
 
 
+@some
 def test_fit_arguments_reach_a_network_that_is_trained(name):
     X, y = make_data()
     weight = np.linspace(0.1, 3, len(y))
@@ -293,6 +312,7 @@ class _WithWeight:
         return self.estimator.fit(X, y, sample_weight=self.weight)
 
 
+@some
 def test_html_and_repr(name):
     detector = make_detector(name, MLPClassifier())
     assert name.partition(",")[0] in repr(detector)
@@ -312,6 +332,7 @@ def test_every_detector_comes_back_from_a_file(name, fitted, X_new, tmp_path):
     assert fitted.score_samples(X_new * 1e9)[0] == again.score_samples(X_new * 1e9)[0] == -np.inf
 
 
+@some
 def test_a_detector_behind_a_scaler_comes_back(name, X_new, tmp_path):
     X, y = make_data()
     pipe = fit_quietly(make_pipeline(StandardScaler(), MLPClassifier((8,), max_iter=5)), X, y)
