@@ -194,10 +194,6 @@ def misclassification_scorer(estimator: Any, X: Any, y: Any, *, component: str =
     is_mistake = ~correct(prediction, y)
     if is_mistake.all() or not is_mistake.any():
         warn(
-            f"{'All' if is_mistake.any() else 'No'} predictions are mistakes: how well these are "
-            "told from correct predictions is undefined, and the score is NaN. The mean over folds "
-            "is NaN with a single such fold. Take fewer and larger folds, or rejection_scorer, "
-        warn_once(
             f"{'All' if is_mistake.any() else 'No'} predictions are mistakes: the score is NaN, as "
             "is the mean over folds. Take fewer and larger folds, or rejection_scorer, "
             "which needs no mistakes.",
