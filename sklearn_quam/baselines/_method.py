@@ -2,24 +2,48 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from numbers import Integral, Real
 from typing import Any, TypeVar, dataclass_transform
 
-from .._typing import Device, NoiseVariance, RandomState
+from sklearn.utils._param_validation import Interval
+
+from .._typing import Device, MemoryLimit, NoiseVariance, Parameters, RandomState
 from ..base._classifier import BaseUncertaintyClassifier
+from ..base._estimator import BaseUncertaintyEstimator
 from ..base._regressor import BaseUncertaintyRegressor
+
+_OF_WEIGHTS = BaseUncertaintyEstimator._weight_constraints
 
 Class = TypeVar("Class", bound=type)
 
 
-@dataclass_transform(kw_only_default=True, eq_default=False, field_specifiers=(field,))
+def allowed(*constraints: Any, default: Any) -> Any:
+    """Return a field with constraints, as in scikit-learn's ``_parameter_constraints``."""
+    return field(default=default, metadata={"allowed": list(constraints)})
+
+
+def integer(*, default: int, at_least: int = 1) -> Any:
+    """Return a field for whole numbers."""
+    return allowed(Interval(Integral, at_least, None, closed="left"), default=default)
+
+
+def real(*, default: float, below: float | None = None, closed: str = "neither") -> Any:
+    """Return a field for numbers above zero; ``closed`` says which bounds count."""
+    return allowed(Interval(Real, 0, below, closed=closed), default=default)
+
+
+@dataclass_transform(
+    kw_only_default=True, eq_default=False, field_specifiers=(field, allowed, integer, real)
+)
 def arguments(kind: Class) -> Class:
     """Make the fields of a class, and of its bases, the arguments of its constructor."""
-    inherited = [vars(base).get("_parameter_constraints", {}) for base in reversed(kind.__mro__)]
-    kind._parameter_constraints = {  # type: ignore[attr-defined]
-        name: allowed for constraints in inherited for name, allowed in constraints.items()
-    }
     dataclass(kw_only=True, eq=False, repr=False)(kind)
+    found: dict[str, Any] = {}
+    for base in reversed(kind.__mro__):
+        found |= vars(base).get("_parameter_constraints", {})
+    found |= {one.name: one.metadata["allowed"] for one in fields(kind) if one.metadata}
+    kind._parameter_constraints = found  # type: ignore[attr-defined]
     return kind
 
 
@@ -45,3 +69,11 @@ class RegressorMethod(_Common, BaseUncertaintyRegressor):
     """A regressor with the arguments that all have."""
 
     noise_variance: NoiseVariance = None
+
+
+@arguments
+class WeightArguments:
+    """Arguments of methods that change weights."""
+
+    parameters: Parameters = allowed(*_OF_WEIGHTS["parameters"], default="all")
+    memory_limit: MemoryLimit = allowed(*_OF_WEIGHTS["memory_limit"], default=None)

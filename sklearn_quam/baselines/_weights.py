@@ -17,10 +17,9 @@ from .._network.predictions import Prediction
 from .._network.reference import TrainingSet
 from .._posterior.accumulate import Posterior
 from .._posterior.fitted import FittedMethod, Question
-from .._typing import MemoryLimit, Parameters
 from ..base._data import FitData
 from ..base._estimator import BaseUncertaintyEstimator
-from ._method import arguments
+from ._method import WeightArguments
 
 
 @dataclass(frozen=True)
@@ -94,14 +93,9 @@ class TrainingLoss:
         return value.detach(), gradient
 
 
-@arguments
-class SampledWeights(BaseUncertaintyEstimator):
+class SampledWeights(WeightArguments, BaseUncertaintyEstimator):
     """Draws weights by fit; both settings then use the same models."""
 
-    parameters: Parameters = "all"
-    memory_limit: MemoryLimit = None
-
-    _parameter_constraints: ClassVar[dict] = BaseUncertaintyEstimator._weight_constraints
     _trains_again = True
     _fitted_kind: ClassVar[Any] = FittedMethod[WeightSamples]
 

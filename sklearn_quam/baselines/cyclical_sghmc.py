@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import math
-from numbers import Integral, Real
-from typing import ClassVar
 
 import torch
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils._param_validation import Interval
 from torch import Tensor
 
 from .._documented import CLASSIFIER, REGRESSOR, documented
@@ -17,7 +14,7 @@ from .._network.limits import Limits
 from .._posterior.progress import tracked
 from ..exceptions import warn
 from ._gradient import init, mean_gradient, stable_step_size, update
-from ._method import ClassifierMethod, RegressorMethod, arguments
+from ._method import ClassifierMethod, RegressorMethod, arguments, integer, real
 from ._weights import SampledWeights, TrainingLoss
 
 # A chain with a mean loss above this has diverged.
@@ -26,30 +23,18 @@ _LARGEST_LOSS = 1e8
 
 @arguments
 class _CyclicalSGHMC(SampledWeights):
-    n_chains: int = 4
-    n_cycles: int = 4
-    n_steps: int = 500
-    samples_per_cycle: int = 4
-    exploration: float = 0.8
-    learning_rate: float = 0.02
-    friction: float = 0.1
-    temperature: float = 1.0
-    prior_precision: float = 1.0
-    batch_size: int = 64
+    n_chains: int = integer(default=4)
+    n_cycles: int = integer(default=4)
+    n_steps: int = integer(default=500)
+    samples_per_cycle: int = integer(default=4)
+    exploration: float = real(default=0.8, below=1, closed="left")
+    learning_rate: float = real(default=0.02)
+    friction: float = real(default=0.1, below=1, closed="right")
+    temperature: float = real(default=1.0, closed="left")
+    prior_precision: float = real(default=1.0, closed="left")
+    batch_size: int = integer(default=64)
 
     _counts_models = "samples_per_cycle"
-    _parameter_constraints: ClassVar[dict] = {
-        "n_chains": [Interval(Integral, 1, None, closed="left")],
-        "n_cycles": [Interval(Integral, 1, None, closed="left")],
-        "n_steps": [Interval(Integral, 1, None, closed="left")],
-        "samples_per_cycle": [Interval(Integral, 1, None, closed="left")],
-        "exploration": [Interval(Real, 0, 1, closed="left")],
-        "learning_rate": [Interval(Real, 0, None, closed="neither")],
-        "friction": [Interval(Real, 0, 1, closed="right")],
-        "temperature": [Interval(Real, 0, None, closed="left")],
-        "prior_precision": [Interval(Real, 0, None, closed="left")],
-        "batch_size": [Interval(Integral, 1, None, closed="left")],
-    }
 
     def _draw(self, loss: TrainingLoss, seed: int, limits: Limits) -> Tensor:  # noqa: ARG002
         n_rows, kept, draws = len(loss.training), self._kept_steps(), []

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any, ClassVar, Generic
 
 import numpy as np
 from sklearn import config_context
-from sklearn.utils._param_validation import Interval
 from sklearn.utils.parallel import Parallel, delayed
 
 from .._documented import CLASSIFIER, REGRESSOR, documented
@@ -23,7 +21,7 @@ from .._posterior.progress import tracked
 from ..base._data import FitData
 from ..base._estimator import BaseUncertaintyEstimator
 from ..base._wrapping import N_JOBS
-from ._method import ClassifierMethod, RegressorMethod, arguments
+from ._method import ClassifierMethod, RegressorMethod, allowed, arguments, integer
 from .reference import GivenModel, ReferenceClassifier, ReferenceRegressor
 
 
@@ -69,15 +67,10 @@ class Members(Generic[AnyModels]):
 class Ensemble(BaseUncertaintyEstimator):
     """Several networks, each judged by a method of its own."""
 
-    n_estimators: int = 5
-    estimators: Any = None
-    n_jobs: int | None = None
+    n_estimators: int = integer(default=5)
+    estimators: Any = allowed(list, tuple, None, default=None)
+    n_jobs: int | None = allowed(*N_JOBS, None, default=None)
 
-    _parameter_constraints: ClassVar[dict] = {
-        "n_estimators": [Interval(Integral, 1, None, closed="left")],
-        "estimators": [list, tuple, None],
-        "n_jobs": [*N_JOBS, None],
-    }
     _trains_again = True
     _counts_models = "n_estimators"
     _member_type: ClassVar[Any]  # the method that judges a single network

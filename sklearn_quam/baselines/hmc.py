@@ -5,13 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from numbers import Integral, Real
-from typing import ClassVar
 
 import numpy as np
 import torch
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils._param_validation import Interval
 from torch import Tensor
 
 from .._documented import CLASSIFIER, REGRESSOR, documented
@@ -26,7 +23,7 @@ from .._posterior.results import ChainDiagnostics
 from ..base._data import FitData
 from ..exceptions import warn
 from ._hamiltonian import Potential, StepSize, draw, first_step_size, init, update
-from ._method import ClassifierMethod, RegressorMethod, arguments
+from ._method import ClassifierMethod, RegressorMethod, arguments, integer, real
 from ._weights import SampledWeights, TrainingLoss, WeightSamples
 
 # Chains with a larger R-hat have not found the same distribution.
@@ -103,24 +100,16 @@ def _warn_about_r_hat(r_hat: float, where: str) -> None:
 
 @arguments
 class _HMC(SampledWeights):
-    n_chains: int = 4
-    n_samples: int = 200
-    n_warmup: int = 100
-    n_leapfrog: int = 100
-    target_acceptance: float = 0.8
-    prior_precision: float = 1.0
+    n_chains: int = integer(default=4)
+    n_samples: int = integer(default=200, at_least=4)
+    n_warmup: int = integer(default=100, at_least=0)
+    n_leapfrog: int = integer(default=100)
+    target_acceptance: float = real(default=0.8, below=1)
+    prior_precision: float = real(default=1.0)
 
     _counts_models = "n_samples"
     _diagnostics = ChainDiagnostics
     _fitted_kind = FittedMethod[ChainSamples]
-    _parameter_constraints: ClassVar[dict] = {
-        "n_chains": [Interval(Integral, 1, None, closed="left")],
-        "n_samples": [Interval(Integral, 4, None, closed="left")],
-        "n_warmup": [Interval(Integral, 0, None, closed="left")],
-        "n_leapfrog": [Interval(Integral, 1, None, closed="left")],
-        "target_acceptance": [Interval(Real, 0, 1, closed="neither")],
-        "prior_precision": [Interval(Real, 0, None, closed="neither")],
-    }
 
     def _fit_models(self, fit: FitData) -> ChainSamples:
         samples = super()._fit_models(fit)

@@ -7,8 +7,8 @@ first order otherwise (MacKay, 1992; Daxberger et al., 2021).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Integral, Real
-from typing import Any, ClassVar
+from numbers import Real
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,10 +26,10 @@ from .._network.predictions import Prediction
 from .._posterior.accumulate import Posterior
 from .._posterior.fitted import FittedMethod, Question
 from .._posterior.training_range import refuse_beyond_range
-from .._typing import MemoryLimit, Parameters
+from .._typing import Parameters
 from ..base._data import FitData
 from ..base._estimator import BaseUncertaintyEstimator
-from ._method import ClassifierMethod, RegressorMethod, arguments
+from ._method import ClassifierMethod, RegressorMethod, WeightArguments, allowed, arguments, integer
 
 
 @dataclass(frozen=True)
@@ -71,24 +71,17 @@ class GaussianModels:
 
 
 @arguments
-class LaplaceArguments:
+class LaplaceArguments(WeightArguments):
     """Arguments of Laplace's approximation, and of mixtures of it."""
 
     parameters: Parameters = "last_layer"
-    structure: str = "kron"
-    prior_precision: float | str = "marginal_likelihood"
-    n_samples: int = 256
-    memory_limit: MemoryLimit = None
-
-    _parameter_constraints: ClassVar[dict] = {
-        **BaseUncertaintyEstimator._weight_constraints,
-        "structure": [StrOptions(set(STRUCTURES))],
-        "prior_precision": [
-            Interval(Real, 0, np.inf, closed="right"),
-            StrOptions({"marginal_likelihood"}),
-        ],
-        "n_samples": [Interval(Integral, 2, None, closed="left")],
-    }
+    structure: str = allowed(StrOptions(set(STRUCTURES)), default="kron")
+    prior_precision: float | str = allowed(
+        Interval(Real, 0, np.inf, closed="right"),
+        StrOptions({"marginal_likelihood"}),
+        default="marginal_likelihood",
+    )
+    n_samples: int = integer(default=256, at_least=2)
 
 
 class _Laplace(LaplaceArguments, BaseUncertaintyEstimator):
@@ -97,8 +90,13 @@ class _Laplace(LaplaceArguments, BaseUncertaintyEstimator):
 
     def _fit_models(self, fit: FitData) -> GaussianModels:
         limits, network = self._limits(fit), self._free_network(fit)
-        if self.structure == "full":
-            _check_memory(network.free.size, limits)
+        needed = Full.bytes_needed(network.free.size)
+        if self.structure == "full" and needed > limits.memory:
+            raise ValueError(
+                f"structure='full' needs {in_units(needed)} for {network.free.size} parameters, "
+                f"more than the memory limit of {in_units(limits.memory)}. Use 'kron' or 'diag', "
+                "or fewer parameters."
+            )
         view = score_view(network, fit.original[:1])
         training = network.training_at_cut(fit.training)
         normal = _normal_numbers(self.n_samples, view.n_scores, fit.seed)
@@ -142,17 +140,6 @@ class _Laplace(LaplaceArguments, BaseUncertaintyEstimator):
             means.append(scores)
             covariances.append(models.curvature.spread(design, models.precision).covariance())
         return torch.cat(means).cpu().numpy(), torch.cat(covariances).cpu().numpy()
-
-
-def _check_memory(n_parameters: int, limits: Limits) -> None:
-    """Refuse a full matrix that does not fit."""
-    needed = Full.bytes_needed(n_parameters)
-    if needed > limits.memory:
-        raise ValueError(
-            f"structure='full' needs {in_units(needed)} for {n_parameters} parameters, more "
-            f"than the memory limit of {in_units(limits.memory)}. Use 'kron' or 'diag', or "
-            "fewer parameters."
-        )
 
 
 def _normal_numbers(n_models: int, n_scores: int, seed: int) -> Tensor:

@@ -11,8 +11,8 @@ import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from numbers import Integral, Real
-from typing import Any, ClassVar, NamedTuple
+from numbers import Real
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,14 +27,14 @@ from .._network.cut.split import SplitModule, split_module
 from .._network.free import probe_rows
 from .._network.inputs.rows import Inputs, Rows, StoredRows
 from .._network.likelihood import Likelihood
-from .._network.limits import Limits, rows_at_once
+from .._network.limits import Limits, rows_at_once, slices
 from .._network.outputs import NetworkErrors
 from .._network.predictions import Prediction
 from .._posterior.accumulate import Posterior
 from .._posterior.fitted import FittedMethod, Question
 from ..base._data import FitData
 from ..base._estimator import BaseUncertaintyEstimator
-from ._method import ClassifierMethod, RegressorMethod, arguments
+from ._method import ClassifierMethod, RegressorMethod, allowed, arguments, integer
 
 # The rate of the network that is trained where the user passes none.
 _DEFAULT_RATE = 0.1
@@ -70,16 +70,8 @@ class _Dropouts(TorchFunctionMode):
     ) -> Any:
         if func not in _DROPOUTS:
             return func(*args, **(kwargs or {}))
-        return self._instead(*_values_and_rate(*args, **(kwargs or {})), *_DROPOUTS[func])
-
-
-def _values_and_rate(
-    input: Tensor,  # noqa: A002
-    p: float = 0.5,
-    *_: Any,
-    **__: Any,
-) -> tuple[Tensor, float]:
-    return input, p
+        given = {"p": 0.5, **dict(zip(("input", "p"), args, strict=False)), **(kwargs or {})}
+        return self._instead(given["input"], given["p"], *_DROPOUTS[func])
 
 
 def _undefined() -> _Dropouts:
@@ -121,13 +113,9 @@ class _Masks:
             shape[2:] = [1] * len(shape[2:])
         kept = torch.stack([self._mask(model, shape, rate) for model in self._models])
         kept = kept.to(values.device)[:, None]
-        if not keeps_moments:
-            scale = 1 / (1 - rate) if rate < 1 else 0.0
-            dropped = torch.where(kept, grouped * scale, 0.0)
-        else:
-            scale = ((1 - rate) * (1 + rate * _SELU_FLOOR**2)) ** -0.5 if rate < 1 else 0.0
-            shift = -scale * _SELU_FLOOR * rate
-            dropped = torch.where(kept, grouped, _SELU_FLOOR) * scale + shift
+        floor, power = (_SELU_FLOOR, -0.5) if keeps_moments else (0.0, -1.0)
+        scale = ((1 - rate) * (1 + rate * floor**2)) ** power if rate < 1 else 0.0
+        dropped = (torch.where(kept, grouped, floor) - floor * rate) * scale
         return dropped.reshape(rows_first.shape).movedim(0, axis)
 
     def _mask(self, model: int, shape: list[int], rate: float) -> Tensor:
@@ -210,9 +198,8 @@ class ThinnedModels:
     ) -> dict[str, np.ndarray]:
         """Add the thinned networks' predictions to the accumulator; see `Models`."""
         at_once = max(1, rows_at_once(inputs.parts[0]) // len(inputs))
-        for first in range(0, self.n_samples, at_once):
-            models = range(first, min(first + at_once, self.n_samples))
-            posterior.update(self.predict(inputs.parts, models))
+        for models in slices(self.n_samples, at_once):
+            posterior.update(self.predict(inputs.parts, range(self.n_samples)[models]))
         return {}
 
     @torch.no_grad()
@@ -245,15 +232,11 @@ def _axes_of_rows(split: SplitModule, probe: Inputs) -> tuple[int, ...]:
 
 @arguments
 class _MCDropout(BaseUncertaintyEstimator):
-    n_samples: int = 256
-    p: float | None = None
+    n_samples: int = integer(default=256)
+    p: float | None = allowed(Interval(Real, 0, 1, closed="left"), None, default=None)
 
     _counts_models = "n_samples"
     _fitted_kind = FittedMethod[ThinnedModels]
-    _parameter_constraints: ClassVar[dict] = {
-        "n_samples": [Interval(Integral, 1, None, closed="left")],
-        "p": [Interval(Real, 0, 1, closed="left"), None],
-    }
 
     def _fit_models(self, fit: FitData) -> ThinnedModels:
         module, likelihood = fit.reference.module, fit.reference.likelihood

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import math
-from numbers import Integral, Real
-from typing import ClassVar
 
 import torch
-from sklearn.utils._param_validation import Interval
 from torch import Tensor
 
 from .._documented import CLASSIFIER, REGRESSOR, documented
@@ -15,7 +12,7 @@ from .._network.free import draw_batches
 from .._network.limits import Limits
 from .._posterior.progress import tracked
 from ._gradient import init, mean_gradient, stable_step_size, update
-from ._method import ClassifierMethod, RegressorMethod, arguments
+from ._method import ClassifierMethod, RegressorMethod, arguments, integer, real
 from ._weights import SampledWeights, TrainingLoss
 
 
@@ -49,24 +46,15 @@ class WeightMoments:
 
 @arguments
 class _SWAG(SampledWeights):
-    n_samples: int = 64
-    n_epochs: int = 20
-    rank: int = 20
-    learning_rate: float = 0.01
-    momentum: float = 0.9
-    weight_decay: float = 1e-4
-    batch_size: int = 64
+    n_samples: int = integer(default=64)
+    n_epochs: int = integer(default=20, at_least=2)
+    rank: int = integer(default=20, at_least=2)
+    learning_rate: float = real(default=0.01)
+    momentum: float = real(default=0.9, below=1, closed="left")
+    weight_decay: float = real(default=1e-4, closed="left")
+    batch_size: int = integer(default=64)
 
     _counts_models = "n_samples"
-    _parameter_constraints: ClassVar[dict] = {
-        "n_samples": [Interval(Integral, 1, None, closed="left")],
-        "n_epochs": [Interval(Integral, 2, None, closed="left")],
-        "rank": [Interval(Integral, 2, None, closed="left")],
-        "learning_rate": [Interval(Real, 0, None, closed="neither")],
-        "momentum": [Interval(Real, 0, 1, closed="left")],
-        "weight_decay": [Interval(Real, 0, None, closed="left")],
-        "batch_size": [Interval(Integral, 1, None, closed="left")],
-    }
 
     def _draw(self, loss: TrainingLoss, seed: int, limits: Limits) -> Tensor:  # noqa: ARG002
         n_rows = len(loss.training)

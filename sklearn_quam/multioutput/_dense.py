@@ -1,4 +1,4 @@
-"""A label for each pixel or token: every one of them is a row of the last layer."""
+"""A label for each pixel or token: every one of them is a sample of the last layer."""
 
 from __future__ import annotations
 
@@ -12,26 +12,24 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import HasMethods, Interval
 from sklearn.utils.validation import check_is_fitted
 
+from .._documented import documented
 from .._messages import ShortMessages
 from .._network.inputs.layouts import from_tensor
 from .._network.inputs.rows import Inputs, Source
 from .._network.limits import batches, computing, short_passes
 from .._posterior.results import Uncertainty
 from .._typing import RandomState
-from ._head import open_rows, split_head, targets_of
-
-# What tells of tokens that are only there to fill up.
-_MASK = "attention_mask"
+from ._head import SHARED, open_rows, split_head, targets_of
 
 
+@documented(SHARED)
 class DenseClassifier(ShortMessages, MetaEstimatorMixin, BaseEstimator):
     """Uncertainty of networks that classify every pixel of a picture, or every token of a text.
 
-    The network is taken apart: what goes into its last layer, a linear layer or a convolution, are
-    features of each place, and a place is a row for the last layer alone. The wrapped estimator is
-    fitted to these rows and asked about them, so that maps hold the very numbers that it gives for
-    the head alone on the features. Resizing behind the last layer, as torchvision's networks do it,
-    is part of the features.
+    The inputs of the last layer, a linear layer or a convolution, are features of each place, and a
+    place is a sample for the last layer alone. The wrapped estimator is fitted to these samples and
+    asked about them. Resizing behind the last layer, as in torchvision's networks, is part of the
+    features.
 
     Parameters
     ----------
@@ -40,12 +38,12 @@ class DenseClassifier(ShortMessages, MetaEstimatorMixin, BaseEstimator):
         ``QUAMClassifier(network, search="linear")``. The network returns scores of shape
         (n_samples, n_classes, height, width), or (n_samples, n_tokens, n_classes). Arguments
         ``link`` and ``output`` mean what they do elsewhere; ``parameters`` is the last layer.
-    max_places : int, default=100_000
+    max_places : int
         Of more labelled places of the training data, so many are drawn at random; each then stands
         for several (``n_training_rows``). Estimators without ``n_training_rows`` get all places.
-    ignore_label : int, default=-100
+    ignore_label : int
         Label of places that are left out.
-    random_state : int, RandomState instance or None, default=None
+    random_state : int, RandomState instance or None
         Draws the places.
 
     Attributes
@@ -57,7 +55,7 @@ class DenseClassifier(ShortMessages, MetaEstimatorMixin, BaseEstimator):
     classes_ : ndarray of shape (n_classes,)
         Labels.
     n_places_ : int
-        How many labelled places the training data has.
+        Number of labelled places of the training data.
 
     Examples
     --------
@@ -104,12 +102,8 @@ class DenseClassifier(ShortMessages, MetaEstimatorMixin, BaseEstimator):
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, ...)
-            Training data of the network.
         y : array-like of shape (n_samples, ...), default=None
             A label for each place; None takes them from a data set.
-        mask : array-like of shape (n_samples, ...), default=None
-            Which places count; None takes ``attention_mask`` of X, if there is one.
 
         Returns
         -------
@@ -129,24 +123,20 @@ class DenseClassifier(ShortMessages, MetaEstimatorMixin, BaseEstimator):
             self._reader, self.head_ = split_head(
                 given["estimator"], source, given.get("output"), given.get("device")
             )
-            features, found = self._training_places(source, labels, mask, given)
-        est.set_params(estimator=self.head_, **self._own(given))
-        self.estimator_ = est.fit(features, found)
-        self.classes_ = est.classes_
-        return self
-
-    def _own(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Return arguments of the wrapped estimator that differ for its head."""
+            most = self.max_places if "n_training_rows" in given else None
+            features, found = self._training_places(source, labels, mask, most)
         own: dict[str, Any] = {"output": None} if "output" in given else {}
         if self._reader.ending != "nothing":
             # The layer itself returns what stands before the ending.
             own["link"] = "binary_logit" if self._reader.ending == "sigmoid" else "logits"
         if "n_training_rows" in given and given["n_training_rows"] is None:
             own["n_training_rows"] = self.n_places_
-        return own
+        self.estimator_ = est.set_params(estimator=self.head_, **own).fit(features, found)
+        self.classes_ = est.classes_
+        return self
 
     def _training_places(
-        self, source: Source, labels: np.ndarray, mask: Any, given: dict[str, Any]
+        self, source: Source, labels: np.ndarray, mask: Any, most: int | None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return features and labels of the labelled places, or of some of them."""
         stored = self._reader.rows(source)
@@ -160,7 +150,6 @@ class DenseClassifier(ShortMessages, MetaEstimatorMixin, BaseEstimator):
         self.n_places_ = int(keep.sum())
         if not self.n_places_:
             raise ValueError(f"No place has a label: all are {self.ignore_label}, or masked.")
-        most = self.max_places if "n_training_rows" in given else None
         if most is not None and self.n_places_ > most:
             random = check_random_state(self.random_state)
             drawn = random.choice(self.n_places_, most, replace=False)
@@ -174,22 +163,20 @@ class DenseClassifier(ShortMessages, MetaEstimatorMixin, BaseEstimator):
         return np.concatenate(parts), labels[keep]
 
     def _counts(self, inputs: Inputs, mask: Any, rows: slice) -> np.ndarray | None:
-        """Return which places of some rows count, or None where nothing tells."""
+        """Return which places of some samples count; None means all."""
         if mask is not None:
             return np.asarray(from_tensor(mask))[rows] != 0
         names = self._reader.names or ()
-        if _MASK not in names:
+        if "attention_mask" not in names:
             return None
-        return inputs.parts[names.index(_MASK)].cpu().numpy() != 0
+        return inputs.parts[names.index("attention_mask")].cpu().numpy() != 0
 
-    def _maps(
-        self, X: Any, mask: Any, ask: Callable[[np.ndarray], Any], fill: Any
-    ) -> list[np.ndarray]:
-        """Return maps of what is asked about places, filled where these do not count."""
-        found: list[list[np.ndarray]] = []
-        limit = self.estimator_.get_params(deep=False).get("memory_limit")
+    def _maps(self, X: Any, mask: Any, ask: Callable[[Any, Any], Any], fill: Any) -> Any:
+        """Return maps of the answers about places, filled where these do not count."""
+        check_is_fitted(self)
+        est, found = self.estimator_, []
         stored = self._reader.rows(open_rows(X))
-        with short_passes(limit):
+        with short_passes(est.get_params(deep=False).get("memory_limit")):
             for rows in batches(stored):
                 inputs = stored[rows]
                 features = self._reader(inputs).cpu().numpy()
@@ -201,7 +188,7 @@ class DenseClassifier(ShortMessages, MetaEstimatorMixin, BaseEstimator):
                 if not len(asked):  # one place, for the kind of answer
                     asked = features.reshape(-1, features.shape[-1])[:1]
                 maps = []
-                for values in ask(asked):
+                for values in ask(est, asked):
                     whole = np.full((*counts.shape, *values.shape[1:]), fill, values.dtype)
                     whole[counts] = values[: counts.sum()]
                     maps.append(whole)
@@ -209,70 +196,43 @@ class DenseClassifier(ShortMessages, MetaEstimatorMixin, BaseEstimator):
         return [_joined(parts, fill) for parts in zip(*found, strict=True)]
 
     def predict_uncertainty(self, X: Any, *, mask: Any = None) -> Uncertainty:
-        """Tell how far the label of each place can be trusted.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, ...)
-            Rows like those of the training data.
-        mask : array-like of shape (n_samples, ...), default=None
-            Which places count; None takes ``attention_mask`` of X, if there is one.
+        """Estimate the uncertainty of the label of each place.
 
         Returns
         -------
         Uncertainty
             Three arrays of shape (n_samples, height, width) or (n_samples, n_tokens), NaN where a
-            place does not count. ``u.per_row("max")`` has one number a row.
+            place does not count. ``u.per_row("max")`` has one number a sample.
         """
-        return Uncertainty(*self._maps(X, mask, self._asked().predict_uncertainty, np.nan))
+        return Uncertainty(*self._maps(X, mask, lambda est, x: est.predict_uncertainty(x), np.nan))
 
     def predict(self, X: Any, *, mask: Any = None) -> np.ndarray:
         """Predict the label of each place.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, ...)
-            Rows like those of the training data.
-        mask : array-like of shape (n_samples, ...), default=None
-            Which places count; None takes ``attention_mask`` of X, if there is one.
 
         Returns
         -------
         ndarray of shape (n_samples, ...)
             Labels, ``ignore_label`` where a place does not count.
         """
-        (found,) = self._maps(X, mask, lambda x: [self._asked().predict(x)], self.ignore_label)
-        return found
+        return self._maps(X, mask, lambda est, x: [est.predict(x)], self.ignore_label)[0]
 
     def predict_proba(self, X: Any, *, mask: Any = None) -> np.ndarray:
         """Predict the probability of each class at each place.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, ...)
-            Rows like those of the training data.
-        mask : array-like of shape (n_samples, ...), default=None
-            Which places count; None takes ``attention_mask`` of X, if there is one.
 
         Returns
         -------
         ndarray of shape (n_samples, ..., n_classes)
             Probabilities, classes last, NaN where a place does not count.
         """
-        (found,) = self._maps(X, mask, lambda x: [self._asked().predict_proba(x)], np.nan)
-        return found
+        return self._maps(X, mask, lambda est, x: [est.predict_proba(x)], np.nan)[0]
 
     def score(self, X: Any, y: Any, *, mask: Any = None) -> float:
         """Return the share of labelled places whose label is right.
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, ...)
-            Rows that the network was not trained on.
         y : array-like of shape (n_samples, ...)
             Labels, ``ignore_label`` for places that do not count.
-        mask : array-like of shape (n_samples, ...), default=None
-            Which places count; None takes ``attention_mask`` of X, if there is one.
 
         Returns
         -------
@@ -283,13 +243,9 @@ class DenseClassifier(ShortMessages, MetaEstimatorMixin, BaseEstimator):
         counts = (labels != self.ignore_label) & (found != self.ignore_label)
         return float((labels == found)[counts].mean())
 
-    def _asked(self) -> Any:
-        check_is_fitted(self)
-        return self.estimator_
-
 
 def _fitting(counts: np.ndarray, shape: tuple[int, ...], what: str, of: str) -> np.ndarray:
-    """Return what is said about places, if it is about as many as there are."""
+    """Return an array about places, if it has as many as there are."""
     if counts.shape != shape:
         raise ValueError(
             f"A row of {what} has places of shape {counts.shape[1:]}, but {of} has {shape[1:]}. "
@@ -299,7 +255,7 @@ def _fitting(counts: np.ndarray, shape: tuple[int, ...], what: str, of: str) -> 
 
 
 def _joined(parts: tuple[np.ndarray, ...], fill: Any) -> np.ndarray:
-    """Return maps of all rows; smaller ones, of texts that are padded less, are filled up."""
+    """Return maps of all samples; smaller ones, of texts that are padded less, are filled up."""
     size = np.max([part.shape[1:] for part in parts], axis=0).tolist()
     grown = []
     for part in parts:

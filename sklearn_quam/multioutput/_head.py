@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from .._documented import parsed
 from .._network.adapters import module_of
 from .._network.first_run import cannot_process, first_run
 from .._network.inputs.items import StoredDataset
@@ -37,62 +38,40 @@ _ENDINGS: dict[str, Callable[[Tensor, int], Tensor]] = {
     "softmax": torch.softmax,
     "log_softmax": torch.log_softmax,
 }
+# Entries of what methods take.
+SHARED = parsed(
+    """
+    Parameters
+    ----------
+    X : array-like of shape (n_samples, ...)
+        Samples as the network takes them; for ``fit``, its training data.
+    mask : array-like of shape (n_samples, ...)
+        Which places count; None takes ``attention_mask`` of X, if there is one.
+    """
+)
 
 
 @dataclass(frozen=True, eq=False)
 class FeatureReader:
-    """Runs a network up to its last layer.
+    """Runs a network up to its last layer."""
 
-    Parameters
-    ----------
-    module : torch.nn.Module
-        The network, a private copy.
-    last : str
-        Name of its last layer.
-    resize : dict or None
-        How maps of scores are resized behind it.
-    size : tuple of int
-        Their size after that, at the rows that were tried.
-    ending : str
-        What stands behind it: "nothing", "sigmoid", "softmax" or "log_softmax".
-    names : tuple of str or None
-        Names of the inputs.
-    dtypes : tuple of torch.dtype
-        Types of the inputs.
-    device : torch.device
-        Where the network is.
-    bytes_per_row : int, default=0
-        Memory that it needs for a row.
-    """
-
-    module: nn.Module
-    last: str
-    resize: dict[str, Any] | None
-    size: tuple[int, ...]
-    ending: str
-    names: tuple[str, ...] | None
-    dtypes: tuple[torch.dtype, ...]
+    module: nn.Module  # the network, a private copy
+    last: str  # name of its last layer
+    resize: dict[str, Any] | None  # how maps of scores are resized behind it
+    size: tuple[int, ...]  # their size after that
+    ending: str  # what stands behind it: a key of `_ENDINGS`
+    names: tuple[str, ...] | None  # of the inputs
+    dtypes: tuple[torch.dtype, ...]  # of the inputs
     device: torch.device
-    bytes_per_row: int = 0
+    bytes_per_row: int = 0  # memory that the network needs for a sample
 
     def rows(self, source: Source) -> StoredRows:
-        """Return rows as the network takes them."""
+        """Return samples as the network takes them."""
         ordered = in_order(source, self.names)
         return StoredRows(ordered, self.dtypes, self.device, self.bytes_per_row)
 
     def __call__(self, inputs: Inputs) -> Tensor:
-        """Return what goes into the last layer.
-
-        Parameters
-        ----------
-        inputs : Inputs
-            Some rows.
-
-        Returns
-        -------
-        Tensor of shape (n_rows, ..., n_features)
-            With an axis for each axis of the maps of scores.
-        """
+        """Return the inputs of the last layer, (n_rows, ..., n_features), at each place."""
         rows = inputs.at_least_two()
         with torch.no_grad(), NetworkErrors(partial(cannot_process, inputs)):
             noted, _ = _noted(self.module, rows, [self.last])
@@ -105,12 +84,12 @@ class FeatureReader:
 
 
 def open_rows(X: Any) -> Source:
-    """Return what rows are read from, some at a time."""
+    """Return a source of samples, read some at a time."""
     return open_source(X) or StoredArrays((np.asarray(from_tensor(X)),))
 
 
 def targets_of(source: Source, y: Any) -> Any:
-    """Return targets as they were passed, or those of a data set."""
+    """Return targets as passed, or those of a data set."""
     if y is None and isinstance(source, StoredDataset):
         return source.targets()
     if y is None:
@@ -121,24 +100,7 @@ def targets_of(source: Source, y: Any) -> Any:
 def split_head(
     estimator: Any, source: Source, output: str | int | None, device: Any
 ) -> tuple[FeatureReader, nn.Linear]:
-    """Return what a network computes before its linear last layer, and this layer.
-
-    Parameters
-    ----------
-    estimator : object
-        A trained module, or a fitted estimator that holds one.
-    source : Source
-        Some rows.
-    output : str, int or None
-        Which of several outputs is meant.
-    device : str, torch.device or None
-        Where to run; None stays where the network is.
-
-    Returns
-    -------
-    tuple of FeatureReader and torch.nn.Linear
-        Features, and the layer that makes scores of them.
-    """
+    """Return what reads features of a network, and its last layer as a linear one of these."""
     module = module_of(estimator)
     own = next((p.device for p in module.parameters()), torch.device("cpu"))
     target = own if device is None else torch.device(device)

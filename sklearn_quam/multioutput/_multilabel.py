@@ -1,4 +1,4 @@
-"""Several labels a row: each is a yes-or-no question to the same network."""
+"""Several labels a sample: each is a yes-or-no question to the same network."""
 
 from __future__ import annotations
 
@@ -12,24 +12,26 @@ from sklearn.utils._param_validation import HasMethods
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
+from .._documented import documented
 from .._messages import ShortMessages
 from .._network.adapters import module_of, split_pipeline
 from .._network.inputs.layouts import from_tensor
 from .._network.limits import batches, computing, short_passes
 from .._posterior.results import Uncertainty
-from ._head import FeatureReader, open_rows, split_head, targets_of
+from ._head import SHARED, open_rows, split_head, targets_of
 
 # What a network with a single score returns, by what stands behind its last layer.
 _LINKS = {"nothing": "binary_logit", "sigmoid": "probability"}
 
 
+@documented(SHARED)
 class MultiLabelClassifier(ShortMessages, MetaEstimatorMixin, BaseEstimator):
-    """Uncertainty of networks that say of each of several labels whether a row has it.
+    """Uncertainty of networks that decide for each of several labels whether a sample has it.
 
-    Each label is a question of its own with two answers: the network with the score of this label
-    alone. The numbers of a label are those of the wrapped estimator around that network. Where only
-    the last layer may differ, what comes before it is run once for all labels; otherwise each label
-    has a copy of the network.
+    Each label is a question of its own with two answers: its numbers are those of the wrapped
+    estimator around the network with the score of this label alone. Where only the last layer may
+    differ, the part before it is run once for all labels; otherwise each label has a copy of the
+    network.
 
     Parameters
     ----------
@@ -46,7 +48,7 @@ class MultiLabelClassifier(ShortMessages, MetaEstimatorMixin, BaseEstimator):
     classes_ : list of ndarray of shape (2,)
         The answers 0 and 1, for each label.
     n_labels_ : int
-        How many labels there are.
+        Number of labels.
 
     Examples
     --------
@@ -85,14 +87,12 @@ class MultiLabelClassifier(ShortMessages, MetaEstimatorMixin, BaseEstimator):
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, ...)
-            Training data of the network.
         y : array-like of shape (n_samples, n_labels), default=None
             Zeros and ones; None takes them from a data set.
         sample_weight : array-like of shape (n_samples,), default=None
-            Weights of the rows.
+            Weights of the samples.
         X_val : array-like of shape (n_val, ...), default=None
-            Held-out rows, which calibrate `predict_set` for each label.
+            Held-out samples, which calibrate `predict_set` for each label.
         y_val : array-like of shape (n_val, n_labels), default=None
             Their labels.
 
@@ -117,45 +117,39 @@ class MultiLabelClassifier(ShortMessages, MetaEstimatorMixin, BaseEstimator):
                 network, source, given.get("output"), given.get("device")
             )
         self.n_labels_ = head.out_features
-        labels = [_as_labels(part, self.n_labels_) for part in (y, y_val) if part is not None]
+        y = _as_labels(y, self.n_labels_)
+        y_val = None if y_val is None else _as_labels(y_val, self.n_labels_)
         if self._reader.ending not in _LINKS:
             raise ValueError(
                 f"The network ends in a {self._reader.ending}, which allows one label a row. Pass "
                 "a network that returns a score for each label."
             )
-        self._head_alone = False
-        first = self._fitted(
-            _with_one_label(network, self._reader, 0), 0, X, X_val, labels, sample_weight
-        )
+
+        def fitted(label: int, X: Any, X_val: Any, network: nn.Module, **own: Any) -> Any:
+            est = clone(self.estimator).set_params(estimator=network, **own)
+            held_out = {} if X_val is None else {"X_val": X_val, "y_val": y_val[:, label]}
+            return est.fit(X, y[:, label], sample_weight, **held_out)
+
+        link, labels = _LINKS[self._reader.ending], range(self.n_labels_)
+        first = fitted(0, X, X_val, self._with_one_label(network, 0), link=link)
         self._head_alone = self._searches_last_layer(first, head)
         if self._head_alone:
+            own = {"link": "binary_logit", "output": None, "parameters": "last_layer"}
             X, X_val = self._rows(X), None if X_val is None else self._rows(X_val)
-        self.estimators_ = [] if self._head_alone else [first]
-        for label in range(len(self.estimators_), self.n_labels_):
-            if self._head_alone:
-                asked = _of_label(copy.deepcopy(head), label)
-            else:
-                asked = _with_one_label(network, self._reader, label)
-            self.estimators_.append(self._fitted(asked, label, X, X_val, labels, sample_weight))
+            heads = [_of_label(copy.deepcopy(head), label) for label in labels]
+            self.estimators_ = [fitted(i, X, X_val, heads[i], **own) for i in labels]
+        else:
+            copies = (self._with_one_label(network, label) for label in labels[1:])
+            others = [fitted(i, X, X_val, one, link=link) for i, one in enumerate(copies, start=1)]
+            self.estimators_ = [first, *others]
         self.classes_ = [est.classes_ for est in self.estimators_]
         return self
 
-    def _fitted(
-        self,
-        network: nn.Module,
-        label: int,
-        X: Any,
-        X_val: Any,
-        labels: list[np.ndarray],
-        sample_weight: Any,
-    ) -> Any:
-        """Return the wrapped estimator, fitted for one label."""
-        link = "binary_logit" if self._head_alone else _LINKS[self._reader.ending]
-        est = clone(self.estimator).set_params(estimator=network, link=link)
-        if self._head_alone:
-            est.set_params(output=None, parameters="last_layer")
-        own = {} if X_val is None else {"X_val": X_val, "y_val": labels[1][:, label]}
-        return est.fit(X, labels[0][:, label], sample_weight, **own)
+    def _with_one_label(self, network: Any, label: int) -> nn.Module:
+        """Return a copy of a network whose last layer has the output for one label only."""
+        module = module_of(network)
+        _of_label(module.get_submodule(self._reader.last), label)
+        return module
 
     def _searches_last_layer(self, est: Any, head: nn.Linear) -> bool:
         """Tell whether an estimator changes all of the last layer, and nothing else."""
@@ -165,7 +159,7 @@ class MultiLabelClassifier(ShortMessages, MetaEstimatorMixin, BaseEstimator):
         return names is not None and set(names) <= last and est.n_parameters_searched_ == size
 
     def _rows(self, X: Any) -> Any:
-        """Return rows as the estimators of labels take them."""
+        """Return samples as the estimators of labels take them."""
         if not self._head_alone:
             return X
         stored = self._reader.rows(open_rows(X))
@@ -173,24 +167,20 @@ class MultiLabelClassifier(ShortMessages, MetaEstimatorMixin, BaseEstimator):
             parts = [self._reader(stored[rows]).cpu().numpy() for rows in batches(stored)]
         return np.concatenate(parts)
 
-    def _each(self, X: Any, ask: Callable[[Any, Any], np.ndarray]) -> list[Any]:
-        """Return what the estimators of all labels say."""
+    def _each(self, X: Any, ask: Callable[[Any, Any], Any]) -> list[Any]:
+        """Return the answers of the estimators of all labels."""
         check_is_fitted(self)
         rows = self._rows(X)
         return [ask(est, rows) for est in self.estimators_]
 
     def predict_uncertainty(self, X: Any) -> Uncertainty:
-        """Tell how far the answer for each label can be trusted.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, ...)
-            Rows like those of the training data.
+        """Estimate the uncertainty of the answer for each label.
 
         Returns
         -------
         Uncertainty
-            Three arrays of shape (n_samples, n_labels); ``u.per_row("sum")`` has one number a row.
+            Three arrays of shape (n_samples, n_labels); ``u.per_row("sum")`` has one number a
+            sample.
         """
         found = self._each(X, lambda est, rows: est.predict_uncertainty(rows))
         return Uncertainty(*(np.column_stack(parts) for parts in zip(*found, strict=True)))
@@ -198,25 +188,15 @@ class MultiLabelClassifier(ShortMessages, MetaEstimatorMixin, BaseEstimator):
     def predict_proba(self, X: Any) -> np.ndarray:
         """Predict the probability of each label.
 
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, ...)
-            Rows like those of the training data.
-
         Returns
         -------
         ndarray of shape (n_samples, n_labels)
-            Probabilities that a row has a label; they need not sum to one.
+            Probabilities that a sample has a label; they need not sum to one.
         """
         return np.column_stack(self._each(X, lambda est, rows: est.predict_proba(rows)[:, 1]))
 
     def predict(self, X: Any) -> np.ndarray:
-        """Predict which labels each row has.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, ...)
-            Rows like those of the training data.
+        """Predict which labels each sample has.
 
         Returns
         -------
@@ -230,8 +210,6 @@ class MultiLabelClassifier(ShortMessages, MetaEstimatorMixin, BaseEstimator):
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, ...)
-            Rows like those of the training data.
         coverage : float, default=0.9
             Share of the right answers that are to be in their sets, for each label by itself.
 
@@ -244,12 +222,10 @@ class MultiLabelClassifier(ShortMessages, MetaEstimatorMixin, BaseEstimator):
         return np.stack(found, axis=1)
 
     def score(self, X: Any, y: Any) -> float:
-        """Return the share of rows all of whose labels are right.
+        """Return the share of samples all of whose labels are right.
 
         Parameters
         ----------
-        X : array-like of shape (n_samples, ...)
-            Rows that the network was not trained on.
         y : array-like of shape (n_samples, n_labels)
             Zeros and ones.
 
@@ -271,13 +247,6 @@ def _as_labels(y: Any, n_labels: int) -> np.ndarray:
             f"got {labels.dtype} of shape {labels.shape}."
         )
     return labels.astype(np.int64)
-
-
-def _with_one_label(network: Any, reader: FeatureReader, label: int) -> nn.Module:
-    """Return a copy of a network whose last layer has the output for one label only."""
-    module = module_of(network)
-    _of_label(module.get_submodule(reader.last), label)
-    return module
 
 
 def _of_label(layer: Any, label: int) -> nn.Module:

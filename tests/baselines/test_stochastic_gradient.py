@@ -13,6 +13,7 @@ import pytest
 import torch
 from scipy.linalg import solve_discrete_lyapunov
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import Ridge
 from torch import nn
 
 from sklearn_quam import (
@@ -24,24 +25,11 @@ from sklearn_quam import (
     SWAGRegressor,
 )
 from sklearn_quam.baselines import cyclical_sghmc, swag
-from sklearn_quam.baselines._gradient import init, mean_gradient, update
+from sklearn_quam.baselines._gradient import init, mean_gradient, stable_step_size, update
 from sklearn_quam.baselines.swag import WeightMoments
 
 from ..networks import flat, with_ones
-
-FIVE = 5.0
-PRIOR, NOISE = 0.7, 0.3
-
-_rng = np.random.default_rng(0)
-X = _rng.normal(size=(30, 2))
-Y = X @ [1.0, -0.5] + 0.3 + math.sqrt(NOISE) * _rng.normal(size=30)
-X_NEW = np.array([[0.0, 0.0], [1.0, -1.0], [4.0, 2.0]])
-LABELS = (2 * X[:, 0] + _rng.logistic(size=30) > 0.5).astype(int)
-
-
-def linear(n_in=2, **options):
-    torch.manual_seed(0)
-    return nn.Linear(n_in, 1, **options).double()
+from .common import FIVE, LABELS, NOISE, PRIOR, X_NEW, X, Y, linear, logistic_posterior, normal
 
 
 def cyclical(module=None, kind=CyclicalSGHMCRegressor, **params):
@@ -52,7 +40,7 @@ def cyclical(module=None, kind=CyclicalSGHMCRegressor, **params):
 
 
 class Recording(CyclicalSGHMCRegressor):
-    """Keeps what it draws weights from."""
+    """Keeps the loss of the training data."""
 
     def _draw(self, loss, seed, limits):
         self.loss = loss
@@ -65,10 +53,6 @@ def averaged(module=None, **params):
     return SWAGRegressor(linear() if module is None else module, **{**given, **params})
 
 
-def normal(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).double()
-
-
 # -- steps ---------------------------------------------------------------------------------
 
 
@@ -76,7 +60,6 @@ def test_steps_agree_with_a_loop_by_hand():
     curvature = np.array([0.5, 2.0])
     start, noise = normal(3, 2), normal(20, 3, 2, seed=1)
     state = init(start)
-    assert torch.equal(state.position, start)
     x, v = start.numpy().copy(), np.zeros((3, 2))
     for number, numbers in enumerate(noise):
         options = {"step_size": 0.1 / (1 + number), "friction": 0.2, "temperature": 0.4}
@@ -88,19 +71,6 @@ def test_steps_agree_with_a_loop_by_hand():
     np.testing.assert_allclose(state.momentum, v, rtol=1e-12)
 
 
-@pytest.mark.parametrize("friction", [0.1, 0.6, 1.0])
-def test_without_noise_it_is_gradient_descent_with_momentum(friction):
-    parameter = nn.Parameter(normal(1, 4))
-    optimiser = torch.optim.SGD([parameter], lr=0.05, momentum=1 - friction)
-    state = init(parameter.detach().clone())
-    for _ in range(25):
-        optimiser.zero_grad()
-        (parameter**4).sum().backward()
-        optimiser.step()
-        state = update(state, 4 * state.position**3, step_size=0.05, friction=friction)
-        torch.testing.assert_close(state.position, parameter.detach(), rtol=1e-12, atol=1e-14)
-
-
 def stationary_variance(step, friction, temperature, curvature):
     """Return the variance of the position that the linear recursion of the steps settles at."""
     transition = np.array([[1 - step * curvature, 1 - friction], [-step * curvature, 1 - friction]])
@@ -108,7 +78,7 @@ def stationary_variance(step, friction, temperature, curvature):
     return solve_discrete_lyapunov(transition, kick)[0, 0]
 
 
-@pytest.mark.parametrize(("friction", "temperature"), [(0.1, 1.0), (0.5, 0.3), (1.0, 2.0)])
+@pytest.mark.parametrize(("friction", "temperature"), [(0.1, 1.0), (1.0, 2.0)])
 def test_stationary_variance_is_temperature_over_curvature(friction, temperature):
     curvature, step, n_chains = 2.0, 0.02, 5000
     target = temperature / curvature
@@ -121,12 +91,7 @@ def test_stationary_variance_is_temperature_over_curvature(friction, temperature
     exact = stationary_variance(step, friction, temperature, curvature)
     assert variance == pytest.approx(exact, rel=FIVE * math.sqrt(2 / n_chains))
     # The bias is of first order in the step size.
-    bias = [
-        stationary_variance(h, friction, temperature, curvature) / target - 1
-        for h in (step, step / 2)
-    ]
-    assert abs(bias[0]) < step * curvature
-    assert bias[0] / bias[1] == pytest.approx(2, rel=0.05)
+    assert abs(exact / target - 1) < step * curvature
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -142,11 +107,47 @@ def test_gradient_of_a_mini_batch(weighted):
     np.testing.assert_allclose(gradient, expected, rtol=1e-6)
 
 
+@pytest.mark.parametrize("noise", [1e-6, 0.5])
+def test_steps_are_at_most_the_inverse_of_the_largest_curvature(noise):
+    rows = X * [1.0, 3.0]  # one curvature is by far the largest
+    loss = cyclical(kind=Recording, noise_variance=noise, learning_rate=1e-6).fit(rows, Y).loss
+    largest = np.linalg.eigvalsh(with_ones(rows).T @ with_ones(rows) / len(rows) / noise)[-1]
+    bound = stable_step_size(loss, 1e9 / noise, seed=0)
+    assert bound == pytest.approx(1 / largest, rel=0.02)
+    # Learning rates are for half the squared error.
+    assert stable_step_size(loss, bound / noise / 3, seed=0) == pytest.approx(bound / 3)
+
+
+@pytest.mark.parametrize(
+    ("module", "link"), [(nn.Linear(2, 2).double(), "mean_log_variance"), (nn.Linear(2, 2), None)]
+)
+def test_of_other_losses_the_learning_rate_is_the_step(module, link, monkeypatch):
+    steps = []
+    monkeypatch.setattr(swag, "update", lambda s, g, **o: steps.append(o) or update(s, g, **o))
+    if link is None:
+        SWAGClassifier(module, n_epochs=2, learning_rate=1e-4).fit(X, LABELS)
+    else:
+        SWAGRegressor(module, link=link, n_epochs=2, learning_rate=1e-4).fit(X, Y)
+    assert {step["step_size"] for step in steps} == {1e-4}
+
+
+@pytest.mark.parametrize("method", [SWAGRegressor, CyclicalSGHMCRegressor])
+def test_neither_large_learning_rates_nor_sorted_rows_make_anything_diverge(method):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1))
+    short = {"n_epochs": 5} if method is SWAGRegressor else {"n_steps": 50}
+    est = method(net, learning_rate=10.0, random_state=0, **short).fit(3 * X, Y)
+    assert np.isfinite(est.predict_uncertainty(X).total).all()
+    rows = np.linspace(0, 100, 2000)[:, None]
+    y = 0.1 * rows[:, 0] + np.random.default_rng(0).normal(size=2000)
+    est = method(Ridge().fit(rows, y), random_state=0, **short).fit(rows, y)
+    assert np.isfinite(est.predict_uncertainty(rows[:5]).total).all()
+
+
 # -- cycles --------------------------------------------------------------------------------
 
 
-def recorded(monkeypatch, est, *data):
-    """Fit and return what every step was called with, and the state it led to."""
+def test_step_sizes_noise_and_samples_of_the_cycles(monkeypatch):
     steps = []
 
     def spy(state, gradient, noise=None, **options):
@@ -155,13 +156,8 @@ def recorded(monkeypatch, est, *data):
         return new
 
     monkeypatch.setattr(cyclical_sghmc, "update", spy)
-    est.fit(*data)
-    return steps
-
-
-def test_step_sizes_noise_and_samples_of_the_cycles(monkeypatch):
     est = cyclical(n_steps=20, exploration=0.6, samples_per_cycle=3, learning_rate=0.04)
-    steps = recorded(monkeypatch, est.set_params(temperature=0.5, friction=0.3), X, Y)
+    est.set_params(temperature=0.5, friction=0.3).fit(X, Y)
     assert len(steps) == 40
     phase = np.tile(np.arange(20) / 20, 2)
     sizes = [step["step_size"] for step in steps]
@@ -176,7 +172,7 @@ def test_step_sizes_noise_and_samples_of_the_cycles(monkeypatch):
 
 
 @pytest.mark.parametrize("exploration", [0.0, 0.3, 0.55, 0.8])
-@pytest.mark.parametrize("n_steps", [7, 33, 100])
+@pytest.mark.parametrize("n_steps", [7, 33])
 def test_samples_are_distinct_noisy_steps_and_the_last_is_one(n_steps, exploration):
     noisy = n_steps - math.ceil(Fraction(str(exploration)) * n_steps)
     for samples in range(1, noisy + 1):
@@ -187,18 +183,8 @@ def test_samples_are_distinct_noisy_steps_and_the_last_is_one(n_steps, explorati
         assert min(kept) >= n_steps - noisy
         gaps = np.diff(sorted(kept))
         assert len(gaps) == 0 or gaps.max() - gaps.min() <= 1
-
-
-def test_more_samples_than_noisy_steps_are_an_error():
-    with pytest.raises(ValueError, match=r"n_steps=10 .* only 2 steps .* samples_per_cycle=3"):
-        cyclical(n_steps=10, exploration=0.8, samples_per_cycle=3).fit(X, Y)
-
-
-def linear_posterior():
-    """Return mean and variance of the predictions of linear regression."""
-    rows, new = with_ones(X), with_ones(X_NEW)
-    covariance = np.linalg.inv(rows.T @ rows / NOISE + PRIOR * np.eye(3))
-    return new @ covariance @ rows.T @ Y / NOISE, np.einsum("ri,ij,rj->r", new, covariance, new)
+    with pytest.raises(ValueError, match=f"n_steps={n_steps} .* only {noisy} steps"):
+        est.set_params(samples_per_cycle=noisy + 1).fit(X, Y)
 
 
 # Step sizes fall to zero in a cycle, and so does their bias. Friction is large enough for the
@@ -207,50 +193,31 @@ LONG = {"n_chains": 500, "n_cycles": 2, "n_steps": 250, "samples_per_cycle": 2}
 LONG |= {"exploration": 0.05, "learning_rate": 0.1, "friction": 0.5}
 
 
-def test_linear_regression_agrees_with_the_closed_form():
-    est = cyclical(**LONG).fit(X, Y)
-    mean, variance = linear_posterior()
-    # Draws of the same chain are correlated: those of different chains alone count, 500.
-    assert (np.abs(est.predict(X_NEW) - mean) < FIVE * np.sqrt(variance / 500)).all()
+@pytest.mark.parametrize("batch_size", [10, len(X)])
+def test_linear_regression_agrees_with_the_closed_form(batch_size):
+    small = {"learning_rate": 0.02, "n_steps": 800, "n_cycles": 1} if batch_size < len(X) else {}
+    est = cyclical(**{**LONG, **small, "batch_size": batch_size}).fit(X, Y)
+    rows, new = with_ones(X), with_ones(X_NEW)
+    covariance = np.linalg.inv(rows.T @ rows / NOISE + PRIOR * np.eye(3))
+    mean = new @ covariance @ rows.T @ Y / NOISE
+    variance = np.einsum("ri,ij,rj->r", new, covariance, new)
+    # Draws of the same chain are correlated: those of different chains alone count, 500. All
+    # chains see the same mini-batches, and share a noise of a quarter of the deviation at first.
+    allowed = 0.5 if small else FIVE / math.sqrt(500)
+    assert (np.abs(est.predict(X_NEW) - mean) < allowed * np.sqrt(variance)).all()
     # 2000 draws, the variance of which is known to 3 to 6 %.
-    np.testing.assert_allclose(est.predict_uncertainty(X_NEW).epistemic, variance, rtol=0.15)
-
-
-def test_mini_batches_leave_mean_and_variance():
-    est = cyclical(**{**LONG, "learning_rate": 0.02, "n_steps": 800, "n_cycles": 1})
-    est.set_params(batch_size=10).fit(X, Y)
-    mean, variance = linear_posterior()
-    # All chains see the same mini-batches: they share a noise of a quarter of the standard
-    # deviation of the posterior at first, and less and less as the steps get smaller.
-    assert (np.abs(est.predict(X_NEW) - mean) < 0.5 * np.sqrt(variance)).all()
     np.testing.assert_allclose(est.predict_uncertainty(X_NEW).epistemic, variance, rtol=0.2)
 
 
 # What the network starts with may be taken for probabilities.
 @pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.LinkWarning")
 def test_logistic_regression_agrees_with_quadrature():
-    x, prior = X[:, :1], 0.4
-    grid = np.linspace(-8, 8, 321)
-    slope, bias = (axis.ravel()[:, None] for axis in np.meshgrid(grid, grid))
-    log_posterior = -np.logaddexp(0, (1 - 2 * LABELS) * (slope * x[:, 0] + bias)).sum(axis=1)
-    log_posterior -= 0.5 * prior * (slope**2 + bias**2)[:, 0]
-    weight = np.exp(log_posterior - log_posterior.max())
-    weight /= weight.sum()
-    rows = np.array([[-3.0], [0.0], [1.0]])
-    proba = 1 / (1 + np.exp(-(slope * rows[:, 0] + bias)))
-    mean = weight @ proba
-
-    def entropy(p):
-        return -p * np.log(p) - (1 - p) * np.log1p(-p)
-
-    options = {**LONG, "learning_rate": 0.5, "batch_size": len(x), "prior_precision": prior}
-    est = CyclicalSGHMCClassifier(
-        linear(1), link="binary_logit", setting="expected", random_state=0, **options
-    ).fit(x, LABELS)
-    error = np.sqrt((weight @ proba**2 - mean**2) / 500)
-    assert (np.abs(est.predict_proba(rows)[:, 1] - mean) < FIVE * error).all()
-    expected = entropy(mean) - weight @ entropy(proba)
-    np.testing.assert_allclose(est.predict_uncertainty(rows).epistemic, expected, rtol=0.15)
+    rows, mean, error, epistemic = logistic_posterior(0.4)
+    options = {**LONG, "learning_rate": 0.5, "batch_size": len(X), "prior_precision": 0.4}
+    est = CyclicalSGHMCClassifier(linear(1), link="binary_logit", random_state=0, **options)
+    est.set_params(setting="expected").fit(X[:, :1], LABELS)
+    assert (np.abs(est.predict_proba(rows)[:, 1] - mean) < FIVE * error / math.sqrt(500)).all()
+    np.testing.assert_allclose(est.predict_uncertainty(rows).epistemic, epistemic, rtol=0.15)
 
 
 def test_temperature_scales_the_deviations():
@@ -282,45 +249,34 @@ def test_diverged_chains_are_left_out(monkeypatch):
     assert np.isfinite(est.predict_uncertainty(X_NEW).total).all()
 
 
-@pytest.fixture
-def _any_step_size(monkeypatch):
+def test_what_diverges_is_an_error(monkeypatch):
     for module in (cyclical_sghmc, swag):
         monkeypatch.setattr(module, "stable_step_size", lambda _, wanted, __: wanted)
-
-
-@pytest.mark.usefixtures("_any_step_size")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_chains_that_all_diverge_are_an_error(dtype):
-    # In double precision the weights stay finite.
-    est = cyclical(linear().to(dtype), learning_rate=1e10, n_cycles=1, n_steps=20)
-    with pytest.raises(ValueError, match=r"All chains diverged. Lower learning_rate, or scale"):
-        est.fit(X, Y)
+    for dtype in (torch.float32, torch.float64):  # in double precision the weights stay finite
+        est = cyclical(linear().to(dtype), learning_rate=1e10, n_cycles=1, n_steps=20)
+        with pytest.raises(ValueError, match=r"All chains diverged. Lower learning_rate, or scale"):
+            est.fit(X, Y)
+    # With the smaller step size the weights stay finite, but not their squares.
+    for learning_rate, momentum in ((1e10, 0.9), (20.0, 0.0)):
+        est = averaged(linear().float(), learning_rate=learning_rate, momentum=momentum)
+        with pytest.raises(ValueError, match=r"diverged. Lower learning_rate, or scale"):
+            est.fit(X, Y)
 
 
 # -- SWAG ----------------------------------------------------------------------------------
 
 
-def moments_of(weights, rank):
-    moments = WeightMoments(rank)
-    for row in weights:
-        moments.add(row)
-    return moments
-
-
 @pytest.mark.parametrize("rank", [2, 5, 50])
 def test_draws_have_the_moments_of_the_weights(rank):
     weights = 100 + normal(12, 4) @ normal(4, 4, seed=1)
-    moments = moments_of(weights, rank)
+    moments = WeightMoments(rank)
+    for row in weights:
+        moments.add(row)
     mean = weights.mean(dim=0)
     np.testing.assert_allclose(moments.mean, mean, rtol=1e-12)
     deviations = (weights[-rank:] - mean).numpy()
     expected = np.diag(weights.numpy().var(axis=0, ddof=1)) / 2
     expected += deviations.T @ deviations / (len(deviations) - 1) / 2
-    if rank >= 12:
-        # Then the second half is the whole covariance.
-        np.testing.assert_allclose(
-            expected, (np.diag(np.diag(np.cov(weights.T))) + np.cov(weights.T)) / 2, rtol=1e-9
-        )
     n_draws = 20000
     draws = moments.draw(n_draws, torch.Generator().manual_seed(0)).numpy()
     variance = np.diag(expected)
@@ -329,66 +285,35 @@ def test_draws_have_the_moments_of_the_weights(rank):
     assert (np.abs(np.cov(draws.T) - expected) < FIVE * error).all()
 
 
-def test_moments_of_weights_that_do_not_move():
-    moments = moments_of(torch.full((5, 3), 0.1), 3)
-    draws = moments.draw(4, torch.Generator().manual_seed(0))
-    torch.testing.assert_close(draws, torch.full((4, 3), 0.1))
-
-
-# A single weight and inputs of +1 and -1: the curvature of every mini-batch is one.
-N_ROWS, BATCH = 120, 6
-SIGNS = np.where(np.arange(N_ROWS) % 2, 1.0, -1.0)[:, None]
-_noise = _rng.normal(size=N_ROWS)
-SIGN_TARGET = SIGNS[:, 0] * 0.8 + math.sqrt(NOISE) * (_noise - _noise.mean()) / _noise.std()
-N_EPOCHS = 250
-
-
-def descend(learning_rate, momentum=0.0):
-    """Return the variance that SWAG finds, in units of that of the posterior."""
-    module = linear(1, bias=False)
-    with torch.no_grad():
-        module.weight.fill_(float(np.mean(SIGNS[:, 0] * SIGN_TARGET)))
-    options = {"n_epochs": N_EPOCHS, "rank": N_EPOCHS, "n_samples": 5000, "batch_size": BATCH}
-    est = averaged(module, learning_rate=learning_rate, momentum=momentum, **options)
-    est.fit(SIGNS, SIGN_TARGET)
-    variance = est.predict_uncertainty([[1.0]]).epistemic[0]
-    assert abs(est.predict([[1.0]])[0] - module.weight.item()) < FIVE * math.sqrt(
-        variance * (1 / 5000 + 2 / N_EPOCHS)
-    )
-    return variance / (NOISE / N_ROWS)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("momentum", [0.0, 0.5])
-def test_independent_mini_batches_find_the_posterior(momentum, monkeypatch):
-    def independent(n_rows, batch_size, n_batches, generator):
-        return torch.randint(n_rows, (n_batches, batch_size), generator=generator)
-
-    monkeypatch.setattr(swag, "draw_batches", independent)
-    # Mandt, Hoffman, Blei (2017): the step size at which gradient noise makes up for the curvature.
-    # Three standard errors of 250 epochs, two correlation times apart, and 5 % for finite steps.
-    learning_rate = 2 * BATCH * (1 - momentum) / N_ROWS
-    assert descend(learning_rate, momentum) == pytest.approx(1, rel=0.3)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("duration", [2.0, 4.0])
 def test_shuffled_epochs_find_their_closed_form(duration):
     """Mini-batches without replacement balance each other: only long epochs find the posterior."""
-    steps = N_ROWS // BATCH
+    # A single weight and inputs of +1 and -1: the curvature of every mini-batch is one.
+    n_rows, batch, n_epochs, rng = 120, 6, 250, np.random.default_rng(0)
+    signs = np.where(np.arange(n_rows) % 2, 1.0, -1.0)[:, None]
+    noise = rng.normal(size=n_rows)
+    y = signs[:, 0] * 0.8 + math.sqrt(NOISE) * (noise - noise.mean()) / noise.std()
+    steps = n_rows // batch
     learning_rate = duration / steps
     # What is left at the end of an epoch of the noise of each step.
     decay = learning_rate * (1 - learning_rate) ** np.arange(steps)
-    batch_variance = N_ROWS / BATCH * (N_ROWS - BATCH) / (N_ROWS - 1)
+    batch_variance = n_rows / batch * (n_rows - batch) / (n_rows - 1)
     covariance = (np.eye(steps) * steps - 1) / (steps - 1) * batch_variance
     expected = decay @ covariance @ decay / (1 - (1 - learning_rate) ** (2 * steps))
-    # The limit of small steps; these have 1 / 5 of a relaxation time at most.
-    assert expected == pytest.approx(duration / 2 - math.tanh(duration / 2), rel=0.25)
+    module = linear(1, bias=False)
+    with torch.no_grad():
+        module.weight.fill_(float(np.mean(signs[:, 0] * y)))
+    options = {"n_epochs": n_epochs, "rank": n_epochs, "n_samples": 5000, "batch_size": batch}
+    est = averaged(module, learning_rate=learning_rate, momentum=0.0, **options).fit(signs, y)
+    variance = est.predict_uncertainty([[1.0]]).epistemic[0]
+    error = math.sqrt(variance * (1 / 5000 + 2 / n_epochs))
+    assert abs(est.predict([[1.0]])[0] - module.weight.item()) < FIVE * error
     # 250 epochs: three standard errors.
-    assert descend(learning_rate) == pytest.approx(expected, rel=0.3)
+    assert variance / (NOISE / n_rows) == pytest.approx(expected, rel=0.3)
 
 
-def test_tiny_steps_are_the_given_network():
+def test_weights_that_do_not_move_are_the_given_network():
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 2)).double()
     est = SWAGClassifier(module, learning_rate=1e-9, n_epochs=3, setting="expected")
@@ -396,6 +321,17 @@ def test_tiny_steps_are_the_given_network():
     proba = module(torch.tensor(X_NEW)).softmax(dim=1).detach().numpy()
     np.testing.assert_allclose(est.predict_proba(X_NEW), proba, rtol=1e-6)
     assert est.predict_uncertainty(X_NEW).epistemic.max() < 1e-9
+
+    class Constant(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.unused = nn.Parameter(torch.ones(2))
+
+        def forward(self, x):
+            return torch.zeros(len(x), 2) + 0 * self.unused
+
+    est = SWAGClassifier(Constant(), weight_decay=0.0, random_state=0).fit(X, LABELS)
+    assert (est.predict_uncertainty(X).epistemic == 0).all()
 
 
 def test_a_descent_in_full_batches_is_that_of_torch():
@@ -414,15 +350,6 @@ def test_a_descent_in_full_batches_is_that_of_torch():
     error = np.std(path, axis=0, ddof=1) / math.sqrt(4000)
     assert (np.abs(flat(est).mean(axis=0) - np.mean(path, axis=0)) < FIVE * error).all()
     np.testing.assert_allclose(flat(est).std(axis=0), error * math.sqrt(4000), rtol=0.06)
-
-
-@pytest.mark.usefixtures("_any_step_size")
-@pytest.mark.parametrize(("learning_rate", "momentum"), [(1e10, 0.9), (20.0, 0.0)])
-def test_a_descent_that_diverges_is_an_error(learning_rate, momentum):
-    # With the smaller step size the weights stay finite, but not their squares.
-    est = averaged(linear().float(), learning_rate=learning_rate, momentum=momentum)
-    with pytest.raises(ValueError, match=r"diverged. Lower learning_rate, or scale"):
-        est.fit(X, Y)
 
 
 # -- all methods that sample weights once --------------------------------------------------
@@ -449,10 +376,9 @@ def method(request):
     [
         ("all", {"0.weight", "0.bias", "2.weight", "2.bias"}),
         ("last_layer", {"2.weight", "2.bias"}),
-        ("bias", {"0.bias", "2.bias"}),
         (LoRA(rank=1, alpha=2.0, layers="0"), {"0.weight.A", "0.weight.B"}),
     ],
-    ids=["all", "last_layer", "bias", "lora"],
+    ids=["all", "last_layer", "lora"],
 )
 def test_only_the_chosen_parameters_change(method, parameters, names):
     torch.manual_seed(0)
@@ -469,23 +395,14 @@ def test_only_the_chosen_parameters_change(method, parameters, names):
         output = torch.func.functional_call(module, weights, (torch.tensor(X_NEW),))
         predictions.append(output.detach().numpy()[:, 0])
     np.testing.assert_allclose(est.predict(X_NEW), np.mean(predictions, axis=0), rtol=1e-6)
-    np.testing.assert_allclose(
-        est.predict_uncertainty(X_NEW).epistemic, np.var(predictions, axis=0), rtol=1e-6
-    )
-
-
-def test_both_settings_use_the_same_models(method, monkeypatch):
-    est = sampler(method, linear()).fit(X, Y)
-    monkeypatch.setattr(method, "_draw", None)
-    values = flat(est) @ with_ones(X_NEW).T
     epistemic = est.predict_uncertainty(X_NEW).epistemic
-    np.testing.assert_allclose(epistemic, values.var(axis=0), rtol=1e-6)
-    given = linear()(torch.tensor(X_NEW)).detach().numpy()[:, 0]
+    np.testing.assert_allclose(epistemic, np.var(predictions, axis=0), rtol=1e-6)
+    # The other setting uses the same models.
+    given = module(torch.tensor(X_NEW)).detach().numpy()[:, 0]
     epistemic = est.set_params(setting="given").predict_uncertainty(X_NEW).epistemic
-    np.testing.assert_allclose(epistemic, ((values - given) ** 2).mean(axis=0), rtol=1e-6)
+    np.testing.assert_allclose(epistemic, ((predictions - given) ** 2).mean(axis=0), rtol=1e-6)
 
 
-@pytest.mark.slow
 def test_a_memory_limit_changes_nothing(method):
     est = sampler(method, linear()).fit(X, Y)
     limited = sampler(method, linear(), memory_limit=1).fit(X, Y)
