@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.overrides import BaseTorchFunctionMode
 
 from ..exceptions import NetworkError
 from .chain import Chain
@@ -79,16 +80,13 @@ class Executor:
 
 
 def _places(module: nn.Module) -> dict[str, list[str]]:
-    """Return for each parameter, by any of its names, all names it has."""
-    named = [
-        (f"{path}.{name}" if path else name, p)
-        for path, part in module.named_modules()
-        for name, p in part.named_parameters(recurse=False, remove_duplicate=False)
-    ]
+    """Return for each parameter, by any of its names, the name of every place that holds it."""
     places: dict[int, list[str]] = {}
-    for name, p in named:
-        places.setdefault(id(p), []).append(name)
-    return {name: places[id(p)] for name, p in module.named_parameters(remove_duplicate=False)}
+    for path, part in module.named_modules():
+        for name, p in part.named_parameters(path, recurse=False, remove_duplicate=False):
+            places.setdefault(id(p), []).append(name)
+    named = module.named_parameters(remove_duplicate=False)
+    return {name: places[id(p)] for name, p in named}
 
 
 class LoopExecutor(Executor):
@@ -115,36 +113,11 @@ class VmapExecutor(Executor):
         self, run: Callable[[Weights, Rows], Any], weights: Weights, rows: Rows
     ) -> tuple[Tensor, ...]:
         # What torch.vmap cannot do with a network is an error of the network, too.
-        with NetworkErrors(), _WithoutFusedAttention(), warnings.catch_warnings():
+        # While a function mode is active, attention takes no fused path, unknown to vmap.
+        with NetworkErrors(), BaseTorchFunctionMode(), warnings.catch_warnings():
             # An operation that runs model by model, as in weight normalisation, is no concern.
             warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
             return vmap(run)(weights, rows)
-
-
-class _WithoutFusedAttention:
-    """Compute attention by plain operations: `vmap` cannot differentiate the fused kernels.
-
-    torch has one switch for the whole process: the last one to leave sets it back.
-    """
-
-    _lock = threading.Lock()
-    _inside = 0
-    _enabled = True
-
-    def __enter__(self) -> None:
-        cls = _WithoutFusedAttention
-        with cls._lock:
-            if not cls._inside:
-                cls._enabled = torch.backends.mha.get_fastpath_enabled()
-                torch.backends.mha.set_fastpath_enabled(False)
-            cls._inside += 1
-
-    def __exit__(self, *_: object) -> None:
-        cls = _WithoutFusedAttention
-        with cls._lock:
-            cls._inside -= 1
-            if not cls._inside:
-                torch.backends.mha.set_fastpath_enabled(cls._enabled)
 
 
 class ChainExecutor(Executor):
@@ -180,10 +153,8 @@ class ChainExecutor(Executor):
 
     def _lists(self, weights: Weights) -> tuple[list[Tensor | None], list[Tensor | None]]:
         """Return the searched weights and biases of all layers."""
-        names = self.steps[0]
-        return [weights.get(weight) for weight, _ in names], [
-            weights.get(bias) for _, bias in names
-        ]
+        names, biases = zip(*self.steps[0], strict=True)
+        return [weights.get(name) for name in names], [weights.get(name) for name in biases]
 
     def interpret(self, values: Tensor) -> Prediction:
         """Return what values (n_models, n_out, n_rows) of the last layer mean."""

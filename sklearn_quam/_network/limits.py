@@ -1,4 +1,4 @@
-"""What the machine allows, and what has to hold while the package computes."""
+"""Limits of memory, and settings of torch that hold while the package computes."""
 
 from __future__ import annotations
 
@@ -270,5 +270,5 @@ def computing() -> Iterator[None]:
 
 
 def _flushes() -> bool:
-    """Tell whether this thread takes such numbers for zero: torch does not say."""
+    """Return whether this thread flushes such numbers, which torch does not say."""
     return not bool(torch.full((1,), 1e-30) * 1e-10)

@@ -1,4 +1,4 @@
-"""What counts of all that a network returns, and what its errors become."""
+"""Pick the meant output of a network, and turn errors of user code into `NetworkError`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class InvalidOutputError(NetworkError):
 
 
 def is_out_of_memory(error: object) -> bool:
-    """Tell whether an error says that memory has run out: a CPU has no class of its own for it."""
+    """Return whether memory has run out: a CPU has no error class of its own for it."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
     said = str(error)
@@ -90,7 +90,7 @@ def picked(output: Any, which: str | int | None) -> Any:
 
 
 def _by_itself(output: Any) -> Any:
-    """Return what counts of an output where nobody says which of several it is."""
+    """Return the logits of several outputs, or what comes first, where no name was passed."""
     if isinstance(output, (tuple, list)) and not hasattr(output, "logits"):
         return output
     parts = _parts(output)

@@ -16,7 +16,7 @@ from sklearn_quam._network import free
 from sklearn_quam.model_selection import make_ood_scorer
 
 X = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
-Y = np.arange(8) % 3
+Y = np.arange(40) % 3
 
 
 class Deciding(nn.Module):
