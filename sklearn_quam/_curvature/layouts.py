@@ -74,10 +74,5 @@ class Matrices:
         """Return values as vectors, (..., n_parameters)."""
         return self.joint(values).flatten(-2)
 
-    def unflatten(self, vectors: Tensor) -> Free:
-        """Return vectors as values by name."""
-        rows = self.shapes[self.weight or self.bias or ""][0]
-        return self.parts(vectors.unflatten(-1, (rows, -1)))
-
 
 Layout = Vectors | Matrices

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from .._network.free import Free, FreeNetwork
+from .._network.inputs.rows import as_double
 from .._network.limits import Limits, in_units, slices
 from .._network.predictions import Prediction, from_arrays, to_arrays
 from .._network.reference import TrainingSet
@@ -23,8 +25,30 @@ _MAX_ROWS = 20_000
 _MAX_COLUMNS = 32
 
 
+class _Inverse:
+    """Holds tensors, pickled as arrays, which joblib maps into the memory of workers."""
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+
+    def in_double(self) -> Self:
+        """Return the same in double precision."""
+        exact = {name: as_double(value) for name, value in self._tensors().items()}
+        return replace(self, **exact)  # type: ignore[type-var]
+
+    def __getstate__(self) -> dict[str, Any]:
+        tensors = self._tensors()
+        return {**vars(self), **dict.fromkeys(tensors), "": to_arrays([*tensors.values()])}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        tensors = iter(from_arrays(state[""]))
+        for name in filter(None, state):
+            value = state[name]
+            self.__dict__[name] = next(tensors) if value is None else value
+
+
 @dataclass(frozen=True, eq=False)
-class LayerInverse:
+class LayerInverse(_Inverse):
     """The inverse curvature of a layer, as a Kronecker product of two inverse factors."""
 
     layout: Matrices
@@ -45,16 +69,15 @@ class LayerInverse:
         leverage = leverage.repeat_interleave(len(gradients) // len(own), dim=0)
         return leverage * (gradients @ self.outputs.to(own))
 
-    def __getstate__(self) -> dict:
-        return {"layout": self.layout, **to_arrays((self.inputs, self.outputs))}
-
-    def __setstate__(self, state: dict) -> None:
-        inputs, outputs = from_arrays(state)
-        self.__dict__.update(layout=state["layout"], inputs=inputs, outputs=outputs)
+    def in_double(self) -> LayerInverse:
+        """Return the same in double precision."""
+        # Symmetric, which conjugate gradients need; single precision has rounded it.
+        inputs, outputs = as_double(self.inputs), as_double(self.outputs)
+        return replace(self, inputs=(inputs + inputs.mT) / 2, outputs=(outputs + outputs.mT) / 2)
 
 
 @dataclass(frozen=True, eq=False)
-class EigenInverse:
+class EigenInverse(_Inverse):
     """The inverse of a layer's curvature plus a precision, in the bases of its factors."""
 
     layout: Matrices
@@ -77,19 +100,9 @@ class EigenInverse:
         basis = self.outputs.to(own)
         return (leverage * (gradients @ basis)) @ basis.T
 
-    def __getstate__(self) -> dict:
-        arrays = to_arrays((self.inputs, self.outputs, self.variances))
-        return {"layout": self.layout, **arrays}
-
-    def __setstate__(self, state: dict) -> None:
-        inputs, outputs, variances = from_arrays(state)
-        self.__dict__.update(
-            layout=state["layout"], inputs=inputs, outputs=outputs, variances=variances
-        )
-
 
 @dataclass(frozen=True, eq=False)
-class DiagonalInverse:
+class DiagonalInverse(_Inverse):
     """The inverse of the diagonal of the curvature of any parameters."""
 
     layout: Vectors

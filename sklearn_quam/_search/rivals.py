@@ -1,4 +1,4 @@
-"""What rivals cost: the first models of searches that give another answer, made cheaper."""
+"""Costs of rivals: the first models of searches that give another answer, made cheaper."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._curvature.preconditioner import DiagonalInverse, EigenInverse, Preconditioner
+from .._curvature.preconditioner import Preconditioner
 from .._network.free import Free, FreeNetwork
 from .._network.inputs.rows import Inputs, as_double
 from .._network.limits import Limits, slices
@@ -21,26 +21,20 @@ from ..exceptions import NetworkError
 from .models import AdversarialModels
 from .natural.chain import ChainSteps
 from .natural.head import HeadSteps
-from .natural.refine import (
-    NEAR_ANSWER,
-    Boundary,
-    Effort,
-    cheapest_models,
-    effort_for,
-)
+from .natural.refine import NEAR_ANSWER, Boundary, Effort, cheapest_models, effort_for
 from .penalty.adam import PenaltySteps
 from .problem import Problem
 from .searches import FoundModels, Searches
 
 _ROWS_AT_ONCE = 512
-# Of the training rows that tell what a model costs, where not all do: those that pay most.
+# Share of the costliest samples among the training samples on which costs are measured.
 _SHARE_OF_TOP = 0.75
 
 
 def refined_costs(
     models: AdversarialModels, inputs: Inputs, original: Prediction, limits: Limits
 ) -> np.ndarray:
-    """Return what each answer costs by the cheapest model, (n_rows, n_answers), in nats."""
+    """Return the cost of each answer by the cheapest model, (n_rows, n_answers), in nats."""
     if not effort_for(models.problem).is_enough:
         return models.answer_costs(inputs, original, limits)
     costs = np.full((len(inputs), models.problem.targets.n_answers), np.inf)
@@ -53,7 +47,7 @@ def refined_costs(
 def cheapest_rivals(
     models: AdversarialModels, inputs: Inputs, original: Prediction, limits: Limits
 ) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
-    """Yield the cheapest models for some rows at a time; see `refined_costs`."""
+    """Yield samples, targets, costs and the cheapest models, for some samples at a time."""
     effort = effort_for(models.problem)
     at_once = limits.number_that_fits(effort.bytes)
     fewer = replace(limits, at_once=min(at_once, limits.at_once))
@@ -65,7 +59,7 @@ def cheapest_rivals(
 def _refined(
     models: AdversarialModels, searches: Searches, effort: Effort
 ) -> tuple[Tensor, Tensor]:
-    """Return what the answers of searches cost, and models that give them."""
+    """Return costs of the answers of searches, and models that give them."""
     path = as_double(models.engine.outcome(models.problem, searches).cost)
     first = models.engine.first_rivals(models.problem, searches, close=False)
     rivals = torch.cat([as_double(value.flatten(1)) for value in first.free.values()], dim=1)
@@ -106,7 +100,7 @@ def _least(
     some: Tensor,
     effort: Effort,
 ) -> tuple[Tensor, Tensor]:
-    """Return what the cheapest models for some searches cost, infinite if none is, and these."""
+    """Return costs of the cheapest models for some searches, infinite if none is, and these."""
     problem = _exact_problem(models.problem)
     network = problem.network
     start = {name: value[None] for name, value in network.free.start.items()}
@@ -129,7 +123,7 @@ def _least(
     )
     own = torch.cat([value.flatten(1) for value in found.values()], dim=1)
     best, least = boundary.start(), torch.full_like(own[:, 0], torch.inf)
-    # All training rows have the last word.
+    # Judged on all training samples.
     for candidates in cheapest_models(boundary, own, first.found[some], effort):
         free = boundary.free(candidates)
         with torch.no_grad():
@@ -143,7 +137,7 @@ def _least(
 
 @torch.no_grad()
 def _on_training(problem: Problem, free: Free) -> Any:
-    """Return what models predict for all training rows."""
+    """Return predictions of models for all training samples."""
     training = problem.training
     parts: list[Any] = [
         problem.network.predict(free, training.rows_at(rows))
@@ -153,17 +147,16 @@ def _on_training(problem: Problem, free: Free) -> Any:
 
 
 def _training_sample(nats: Tensor, n_rows: int) -> tuple[Tensor, Tensor]:
-    """Return training rows that tell what models cost, and how many each of them stands for.
+    """Return training samples on which costs are measured, and how many each of them represents.
 
-    Where not all of them do, they are those that pay most for what a search has found, and some
-    of the others.
+    Unless these are all, they are the costliest ones of found models, and some of the others.
     """
     n_all = nats.shape[1]
     if n_rows == n_all:
         return torch.arange(n_all, device=nats.device).expand_as(nats), torch.ones_like(nats)
     n_top = int(_SHARE_OF_TOP * n_rows)
     order = nats.argsort(dim=1, descending=True, stable=True)
-    # Evenly over the others, in the order of what they pay.
+    # Evenly over the others, in the order of their costs.
     drawn = torch.linspace(n_top, n_all - 1, n_rows - n_top, device=nats.device).round().long()
     index = torch.cat([order[:, :n_top], order[:, drawn]], dim=1)
     count = torch.ones_like(nats[:, :n_rows])
@@ -172,25 +165,15 @@ def _training_sample(nats: Tensor, n_rows: int) -> tuple[Tensor, Tensor]:
 
 
 def _exact_inverse(engine: Any) -> Preconditioner | None:
-    """Return the inverse curvature that searches go by, in double precision; None without one."""
+    """Return the inverse curvature of searches, in double precision; None without one."""
     steps = engine.steps
     blocks: Any
+    if isinstance(steps, PenaltySteps):
+        return None
     if isinstance(steps, HeadSteps):
         blocks = [steps.inverse]
     elif isinstance(steps, ChainSteps):
         blocks = steps.inverses
-    elif isinstance(steps, PenaltySteps):
-        return None
     else:
         blocks = steps.preconditioner.blocks
-    return Preconditioner(tuple(_exact_block(block) for block in blocks), engine.precision)
-
-
-def _exact_block(block: Any) -> Any:
-    if isinstance(block, DiagonalInverse):
-        return replace(block, values=as_double(block.values))
-    inputs, outputs = as_double(block.inputs), as_double(block.outputs)
-    if isinstance(block, EigenInverse):
-        return replace(block, inputs=inputs, outputs=outputs, variances=as_double(block.variances))
-    # Conjugate gradients need a symmetric one; single precision has rounded it.
-    return replace(block, inputs=(inputs + inputs.mT) / 2, outputs=(outputs + outputs.mT) / 2)
+    return Preconditioner(tuple(block.in_double() for block in blocks), engine.precision)

@@ -1,4 +1,4 @@
-"""A batch of searches, and what all of them have come to."""
+"""A batch of searches, and their results."""
 
 from __future__ import annotations
 
@@ -69,50 +69,32 @@ class Searches:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What searches have come to."""
+    """Costs of the answers that searches go to."""
 
-    # (n_searches,): what the answer that each search is after costs, in nats; infinite if it is
-    # not known
+    # (n_searches,): in nats; infinite if unknown
     cost: Tensor
-    # What a model predicts that gives this answer, or comes close to it
+    # The prediction of a model with this answer, or close to it
     rival: Any
-    # (n_searches,): steps that were taken
+    # (n_searches,)
     n_steps: Tensor
-    # (n_searches,): which of them have left the range of numbers
+    # (n_searches,): which searches have left the range of numbers
     diverged: Tensor
 
 
 @dataclass(frozen=True, eq=False)
-class FoundModels:
-    """One model of each search."""
-
-    # (n_searches, ...): their free parameters; the given network's where none was found
-    free: Free
-    # What they predict for the sample of each search
-    prediction: Any
-    # (n_searches,): what they cost, in nats
-    cost: Tensor
-    # (n_searches,): KL(given || model) at the sample
-    divergence: Tensor
-    # (n_searches,): which searches have found one
-    found: Tensor
-
-
-@dataclass(frozen=True, eq=False)
 class Trace:
-    """Every model that searches have met."""
+    """Predictions and costs, in nats, of the models of every step."""
 
-    # What the models of each step predict
     predictions: list[Prediction]
-    # (n_searches,): what they cost, in nats
     costs: list[Tensor]
 
 
-class ModelKeeper:
-    """Keeps the parameters of one model of each search."""
+class FoundModels:
+    """One model of each search: the given network's until another one is found."""
 
     def __init__(self, start: Free, searches: Searches) -> None:
         n_searches = len(searches)
+        # Free parameters, predictions for the sample, costs in nats, KL(given || model)
         self.free = {
             name: value.expand(n_searches, *value.shape).clone() for name, value in start.items()
         }
@@ -130,7 +112,7 @@ class ModelKeeper:
         divergence: Tensor,
         free: Callable[[Tensor], Free],
     ) -> None:
-        """Replace what is kept of some searches."""
+        """Replace the models of some of the searches with these numbers."""
         places = which.nonzero()[:, 0]
         kept = number[places]
         found = free(places)
@@ -141,7 +123,3 @@ class ModelKeeper:
         self.cost.index_copy_(0, kept, cost[places].to(self.cost))
         self.divergence.index_copy_(0, kept, divergence[places].to(self.divergence))
         self.found[kept] = True
-
-    def models(self) -> FoundModels:
-        """Return what was kept."""
-        return FoundModels(self.free, self.prediction, self.cost, self.divergence, self.found)

@@ -616,6 +616,14 @@ LAYERS_OF = {
 KERNEL = Matrices("w", "b", {"w": torch.Size([3, 2, 1, 2]), "b": torch.Size([3])})
 
 
+def by_name(layout, vectors):
+    """Return vectors of parameters by their names."""
+    if isinstance(layout, Vectors):
+        return layout.unflatten(vectors)
+    n_out = layout.shapes[layout.weight or layout.bias][0]
+    return layout.parts(vectors.unflatten(-1, (n_out, -1)))
+
+
 def n_parameters(layout):
     return sum(shape.numel() for shape in layout.shapes.values())
 
@@ -665,10 +673,10 @@ def test_structures_of_a_last_layer_are_the_matrices_they_stand_for(kind, parts,
     assert_is_matrix(block, matrix)
     assert_spreads(block, Features(new), jacobians(new), matrix)
     # The same rows as Jacobians, and in two parts.
-    dense_design = Jacobians(layout.unflatten(jacobians(new)))
+    dense_design = Jacobians(by_name(layout, jacobians(new)))
     assert_spreads(block, dense_design, jacobians(new), matrix)
     if kind is not Kronecker:
-        design = Jacobians(layout.unflatten(jacobians(features)))
+        design = Jacobians(by_name(layout, jacobians(features)))
         assert_is_matrix(finished(kind, layout, (design, fisher)), matrix)
     halves = [
         (
@@ -692,9 +700,9 @@ def test_structures_of_any_parameters_are_the_matrices_they_stand_for(kind, layo
         normal(n, fisher.scores.shape[1], n_parameters(layout), seed=n) for n in (6, 5)
     )
     matrix = explicit_curvature(kind, jacobians, fisher)
-    block = finished(kind, layout, (Jacobians(layout.unflatten(jacobians)), fisher))
+    block = finished(kind, layout, (Jacobians(by_name(layout, jacobians)), fisher))
     assert_is_matrix(block, matrix)
-    assert_spreads(block, Jacobians(layout.unflatten(new)), new, matrix)
+    assert_spreads(block, Jacobians(by_name(layout, new)), new, matrix)
 
 
 @pytest.mark.parametrize("parts", [("w", "b"), ("w", None), (None, "b")])
@@ -715,7 +723,7 @@ def test_kronecker_factors_of_moments_are_the_matrices_they_stand_for(parts):
     matrix = kronecker(zip(scaled, gradients, strict=True), float(weight.sum()), bias=False)
     assert_is_matrix(block, matrix)
     new = normal(5, n_scores, n_parameters(layout), seed=5)
-    assert_spreads(block, Jacobians(layout.unflatten(new)), new, matrix)
+    assert_spreads(block, Jacobians(by_name(layout, new)), new, matrix)
 
 
 def test_blocks_are_those_of_one_matrix():
@@ -728,12 +736,12 @@ def test_blocks_are_those_of_one_matrix():
     )
     blocks, matrices = [], []
     for kind, layout, jacobians in zip(kinds, layouts, old, strict=True):
-        design = Jacobians(layout.unflatten(jacobians))
+        design = Jacobians(by_name(layout, jacobians))
         blocks.append(finished(kind, layout, (design, fisher)))
         matrices.append(explicit_curvature(kind, jacobians, fisher))
     curvature, matrix = Curvature(blocks), torch.block_diag(*matrices)
     everything = Vectors({name: s for layout in layouts for name, s in layout.shapes.items()})
     assert_is_matrix(curvature, matrix)
     jacobians = torch.cat(new, dim=2)
-    spread = curvature.spread(Jacobians(everything.unflatten(jacobians)), PRECISION)
+    spread = curvature.spread(Jacobians(by_name(everything, jacobians)), PRECISION)
     same(spread.covariance(), score_covariance(jacobians, matrix, PRECISION))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..problem import Problem
-from ..searches import Accumulator, FoundModels, ModelKeeper, Outcome, Searches, Trace
+from ..searches import Accumulator, FoundModels, Outcome, Searches, Trace
 from .chain import ChainSteps
 from .gaussian import GaussianHead
 from .general import GeneralSteps
@@ -85,7 +85,7 @@ class NaturalEngine:
 
     def best_models(self, problem: Problem, searches: Searches) -> FoundModels:
         """Return the most divergent model of each search that explains the training data."""
-        keeper = ModelKeeper(problem.network.free.start, searches)
+        keeper = FoundModels(problem.network.free.start, searches)
         original = searches.original
 
         def watch(number: Tensor, point: Point, free: Any) -> None:
@@ -101,14 +101,14 @@ class NaturalEngine:
         nats = increase.to(keeper.cost) * problem.n_training_rows
         keeper.cost = torch.where(keeper.found, nats, keeper.cost)
         keeper.found &= keeper.cost <= self.slack
-        return keeper.models()
+        return keeper
 
     def first_rivals(self, problem: Problem, searches: Searches, close: bool) -> FoundModels:
         """Return the first model of each search that gives another answer."""
         steps = self.steps
         if close and not isinstance(steps, LinearSteps):
             steps = replace(steps, n_steps=max(steps.n_steps, _CLOSE_STEPS))
-        keeper = ModelKeeper(problem.network.free.start, searches)
+        keeper = FoundModels(problem.network.free.start, searches)
         targets: Any = problem.targets
 
         def watch(number: Tensor, point: Point, free: Any) -> None:
@@ -117,7 +117,7 @@ class NaturalEngine:
             keeper.take(number, first, point.prediction, point.cost, point.cost, free)
 
         replace(self, steps=steps)._paths(problem, searches, watch=watch)
-        return keeper.models()
+        return keeper
 
     def _paths(
         self,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..._network.free import Free
 from ..problem import Problem
-from ..searches import Accumulator, FoundModels, ModelKeeper, Outcome, Searches, Trace
+from ..searches import Accumulator, FoundModels, Outcome, Searches, Trace
 from .adam import PenaltySteps
 from .costs import AnswerCosts
 from .loop import Candidates, run_searches
@@ -61,7 +61,7 @@ class PenaltyEngine:
             sampler.finish()
         else:
             is_best = self.sampling == "best"
-            best = ModelKeeper({} if is_best else problem.network.free.start, searches)
+            best = FoundModels({} if is_best else problem.network.free.start, searches)
             for visit in visits:
                 answers.on_visit(visit)
                 self._keep_better(problem, searches, best, visit.candidates)
@@ -102,16 +102,16 @@ class PenaltyEngine:
 
     def best_models(self, problem: Problem, searches: Searches) -> FoundModels:
         """Return the most divergent model of each search that explains the training data."""
-        best = ModelKeeper(problem.network.free.start, searches)
+        best = FoundModels(problem.network.free.start, searches)
         for visit in run_searches(problem, self.steps, searches):
             self._keep_better(problem, searches, best, visit.candidates)
         best.cost = best.cost * problem.n_training_rows
-        return best.models()
+        return best
 
     def first_rivals(self, problem: Problem, searches: Searches, close: bool) -> FoundModels:  # noqa: ARG002
         """Return the first model of each search that gives another answer."""
         targets: Any = problem.targets
-        rivals = ModelKeeper(problem.network.free.start, searches)
+        rivals = FoundModels(problem.network.free.start, searches)
         for visit in run_searches(problem, self.steps, searches):
             if visit.candidates is not None:
                 number, prediction, free = visit.candidates
@@ -120,7 +120,7 @@ class PenaltyEngine:
                 first = (score >= targets.level) & ~rivals.found[number]
                 nothing = torch.zeros_like(score)
                 rivals.take(number, first, prediction, nothing, nothing, partial(_at, free))
-        return rivals.models()
+        return rivals
 
     def _increase(self, problem: Problem, searches: Searches, number: Tensor, free: Free) -> Tensor:
         """Return the increase of the mean loss of models on the evaluation samples."""
@@ -131,7 +131,7 @@ class PenaltyEngine:
         self,
         problem: Problem,
         searches: Searches,
-        best: ModelKeeper,
+        best: FoundModels,
         candidates: Candidates | None,
     ) -> None:
         """Keep feasible models that are more divergent than those before; costs in mean loss."""

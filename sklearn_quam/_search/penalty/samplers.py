@@ -17,7 +17,7 @@ from torch import Tensor
 from ..._network.free import Free
 from ..._network.limits import accumulation_dtype
 from ..problem import Problem
-from ..searches import Accumulator, ModelKeeper, Searches
+from ..searches import Accumulator, FoundModels, Searches
 from .costs import AnswerCosts
 from .loop import Visit
 
@@ -126,7 +126,7 @@ class Profile:
         self._weigh(start, torch.zeros_like(first), torch.isinf(first), width[:1].expand_as(first))
 
 
-def count_best(weigh: Weighing, searches: Searches, best: ModelKeeper) -> None:
+def count_best(weigh: Weighing, searches: Searches, best: FoundModels) -> None:
     """Count the given network, and the best model of each search."""
     nothing, everywhere = torch.zeros_like(best.cost), torch.ones_like(best.found)
     weigh(searches.original[None], nothing[None], everywhere[None])
@@ -134,7 +134,7 @@ def count_best(weigh: Weighing, searches: Searches, best: ModelKeeper) -> None:
 
 
 def count_around_best(
-    weigh: Weighing, searches: Searches, best: ModelKeeper, problem: Problem, rows: Tensor
+    weigh: Weighing, searches: Searches, best: FoundModels, problem: Problem, rows: Tensor
 ) -> None:
     """Count draws around the best model of each search, the paper's mixture of modes.
 
