@@ -178,6 +178,12 @@ _METHOD = parsed(
     """
     Parameters
     ----------
+    estimator : estimator or torch.nn.Module
+        A fitted skorch net, a trained module, a fitted network or linear model of scikit-learn
+        (``MLPClassifier``, ``LogisticRegression``, ``MLPRegressor``, ``Ridge``,
+        ``LinearRegression``), or a pipeline that ends in one of these: taken as it is, never
+        retrained and never changed. An unfitted one is cloned and trained by ``fit``. None trains
+        a small network on scaled inputs.
     parameters : str, int, list of str, callable or LoRA
         Parameters that plausible models may change: "all", "last_layer", a number of last layers,
         "bias", "norm" (of normalisation layers), names of parameters or patterns such as "head.*",
@@ -218,11 +224,6 @@ CLASSIFIER = parsed(
     """
     Parameters
     ----------
-    estimator : estimator or torch.nn.Module
-        A fitted skorch net, a trained module, a fitted scikit-learn ``MLPClassifier`` or
-        ``LogisticRegression``, or a pipeline that ends in one of these: taken as it is, never
-        retrained and never changed. An unfitted one is cloned and trained by ``fit``. None trains
-        a small network on scaled inputs.
     measure : {"entropy", "brier", "zero_one"}
         Entropies in nats, Brier scores, or zero-one losses.
     link : str
@@ -246,11 +247,6 @@ REGRESSOR = parsed(
     """
     Parameters
     ----------
-    estimator : estimator or torch.nn.Module
-        A fitted skorch net, a trained module, a fitted scikit-learn ``MLPRegressor``, ``Ridge`` or
-        ``LinearRegression``, or a pipeline that ends in one of these: taken as it is, never
-        retrained and never changed. An unfitted one is cloned and trained by ``fit``. None trains
-        a small network on scaled inputs.
     measure : {"entropy", "variance"}
         Entropies in nats, or variances in squared units of the target.
     link : {"mean", "mean_variance", "mean_log_variance"}

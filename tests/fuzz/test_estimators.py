@@ -186,7 +186,7 @@ def refuses(limit):
     return Apply(forward)
 
 
-@pytest.mark.parametrize("search", ["natural", "penalty"])
+@pytest.mark.parametrize("search", ["natural", pytest.param("penalty", marks=pytest.mark.slow)])
 def test_networks_that_raise_for_some_weights(search):
     torch.manual_seed(0)
     module = nn.Sequential(
