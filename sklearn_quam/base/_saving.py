@@ -107,7 +107,7 @@ class Saved:
         # Tools that store estimators without pickle know scikit-learn and numpy only.
         file = io.BytesIO()
         try:
-            write(file, *stored(self, whole=False))
+            write(file, *stored(self))
         except TypeError:
             # Labels and arguments may be of any kind.
             return state
@@ -119,54 +119,49 @@ class Saved:
             content = np.ascontiguousarray(packed).tobytes()
             header, arrays = read(io.BytesIO(content), len(content))
             given = GivenNetworks(_networks_of(state), self._task)
-            state = {**state, **restored(type(self), header, arrays, given)}
-            state["_fitted"] = state.pop("fitted")
+            fitted = restored(type(self), header, arrays, given)["fitted"]
+            state = {**state, "_fitted": fitted}
         elif isinstance(packed, (dict, list, tuple, str, bytes)):
             raise UnreadableFileError("The fitted state was not written by this package.")
         super().__setstate__(state)  # type: ignore[misc]
 
 
-def stored(estimator: Any, whole: bool = True) -> tuple[dict[str, Any], Arrays]:
-    """Return header and arrays of a fitted estimator, without arguments unless it is ``whole``."""
-    cls, content = type(estimator), {"fitted": estimator._fitted}
-    if not hasattr(cls, "_fitted_kind") or (whole and cls.__module__.split(".")[0] != _PACKAGE):
+def stored(estimator: Any) -> tuple[dict[str, Any], Arrays]:
+    """Return header and arrays of a fitted estimator."""
+    cls = type(estimator)
+    if not hasattr(cls, "_fitted_kind") or cls.__module__.split(".")[0] != _PACKAGE:
         raise TypeError(f"{cls.__name__} is no method of {_PACKAGE}.")
-    arguments = estimator.get_params(deep=False)
     kept = {name for name in vars(estimator) if name.endswith("_") or name in ATTRIBUTES}
-    names = sorted(kept - {"estimator_", "estimators_"}) if whole else None
-    if whole:
-        if unknown := set(names or ()) - ATTRIBUTES.keys():
-            raise TypeError(f"{min(unknown)} is not known.")
-        content["arguments"] = {
-            name: str(value) if isinstance(value, torch.device) else value
-            for name, value in arguments.items()
-        }
-        content["attributes"] = {name: getattr(estimator, name) for name in names or ()}
+    names = sorted(kept - {"estimator_", "estimators_"})
+    if unknown := set(names) - ATTRIBUTES.keys():
+        raise TypeError(f"{min(unknown)} is not known.")
+    arguments = {
+        name: str(value) if isinstance(value, torch.device) else value
+        for name, value in estimator.get_params(deep=False).items()
+    }
+    attributes = {name: getattr(estimator, name) for name in names}
+    content = {"fitted": estimator._fitted, "arguments": arguments, "attributes": attributes}
     tree, arrays = write_as(_kind_of(cls, names), content, instead())
-    for name, array in arrays.items():
-        if _is_undefined(name, array):
-            raise TypeError(f"{name} holds NaN.")
-    device = str(estimator._fitted.device)
+    if undefined := _undefined(arrays):
+        raise TypeError(f"{undefined[0]} holds NaN.")
     header = {"format": FORMAT, "made_by": package_version(), "method": cls.__name__}
-    return {**header, "device": device, "content": tree}, arrays
+    return {**header, "device": str(estimator._fitted.device), "content": tree}, arrays
 
 
-def restored(cls: type, header: dict[str, Any], arrays: Arrays, given: GivenNetworks) -> Any:
-    """Return the content that `stored` has written for a class, around given networks."""
+def restored(
+    cls: type, header: dict[str, Any], arrays: Arrays, given: GivenNetworks
+) -> dict[str, Any]:
+    """Return what `stored` has written for a class: what was fitted, arguments and attributes."""
     tree, device = header.get("content"), header.get("device")
-    for name, array in arrays.items():
-        if _is_undefined(name, array):
-            raise UnreadableFileError(f"{name} holds NaN")
-    if not isinstance(tree, dict) or not isinstance(device, str):
+    if undefined := _undefined(arrays):
+        raise UnreadableFileError(f"{undefined[0]} holds NaN")
+    attributes = tree.get("attributes") if isinstance(tree, dict) else None
+    if not isinstance(attributes, dict) or not isinstance(device, str):
         raise UnreadableFileError("it was not written by save")
-    attributes = tree.get("attributes")
-    if attributes is not None and not isinstance(attributes, dict):
-        raise UnreadableFileError("its attributes are not what they should be")
-    if attributes is not None and not attributes.keys() <= ATTRIBUTES.keys():
+    if not attributes.keys() <= ATTRIBUTES.keys():
         raise UnreadableFileError("it has attributes that are not known")
-    kind = _kind_of(cls, attributes)
     try:
-        return read_as(kind, tree, arrays, instead(given), present(device))
+        return read_as(_kind_of(cls, attributes), tree, arrays, instead(given), present(device))
     except UnreadableFileError:
         raise
     except _UNFIT as error:
@@ -178,18 +173,18 @@ def restored(cls: type, header: dict[str, Any], arrays: Arrays, given: GivenNetw
 
 def _kind_of(cls: Any, attributes: Any) -> dict[str, Any]:
     """Return the kind of what is stored of an estimator: all names are those of the package."""
-    kind: dict[str, Any] = {"fitted": cls._fitted_kind}
-    if attributes is None:
-        return kind
     arguments = [name for name in cls._get_param_names() if name not in NETWORKS]
-    kind["arguments"] = dict.fromkeys(arguments, Argument)
-    kind["attributes"] = {name: ATTRIBUTES[name] for name in attributes}
-    return kind
+    return {
+        "fitted": cls._fitted_kind,
+        "arguments": dict.fromkeys(arguments, Argument),
+        "attributes": {name: ATTRIBUTES[name] for name in attributes},
+    }
 
 
-def _is_undefined(name: str, array: Tensor) -> bool:
-    """Return whether an array holds NaN, which only weights of a network may."""
-    return ".weights." not in name and array.is_floating_point() and bool(array.isnan().any())
+def _undefined(arrays: Arrays) -> list[str]:
+    """Return the arrays that hold NaN, which only weights of a network may."""
+    checked = {name: a for name, a in arrays.items() if ".weights." not in name}
+    return [n for n, a in checked.items() if a.is_floating_point() and bool(a.isnan().any())]
 
 
 def _networks_of(state: dict[str, Any]) -> list[Any]:
@@ -211,7 +206,7 @@ def identity(estimator: Any, data: Any, models: Any) -> str:
     for array in (*module.weights.values(), training.target, training.weight):
         digest.update(b"" if array is None else _bytes_of(array))
     arguments = {
-        name: _told(value)
+        name: _as_text(value)
         for name, value in parameters_now(estimator).items()
         if not name.startswith("estimator") and name not in ("random_state", "device")
     }
@@ -229,10 +224,8 @@ def identity(estimator: Any, data: Any, models: Any) -> str:
     return digest.hexdigest()
 
 
-def _told(value: Any) -> str:
+def _as_text(value: Any) -> str:
     """Return an argument as text; functions are known by what they chose."""
-    if isinstance(value, (bool, int, float, str, type(None))):
-        return repr(value)
     if isinstance(value, (list, tuple, np.ndarray, np.generic)):
         return repr(np.asarray(value).tolist())
     # Those of nested objects are arguments themselves.
