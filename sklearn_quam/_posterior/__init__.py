@@ -1,1 +1,1 @@
-"""What models say about rows: accumulated, measured, and handed out chunk by chunk."""
+"""Predictions of plausible models: accumulated, measured, and returned chunk by chunk."""

@@ -1,4 +1,4 @@
-"""What weighted samples of models say about some rows, as running sums.
+"""Measures of weighted samples of models, accumulated as running sums.
 
 The *given* setting asks how far other plausible models disagree with the given one, the
 *expected* setting how far they disagree with their own average, the *pairwise* setting how far
@@ -122,7 +122,7 @@ class Posterior:
 
 
 class CategoricalPosterior(Posterior):
-    """What weighted samples of models say about the classes of some rows."""
+    """Weighted samples of models that classify some rows."""
 
     def __init__(
         self,
@@ -189,7 +189,7 @@ class CategoricalPosterior(Posterior):
             return _additive(self._loss.own(self.given), self._means.mean("divergence"))
         aleatoric = self._means.mean("own")
         if self._setting == "pairwise":
-            # What each model expects of the others' predictions: losses are linear in the truth.
+            # The loss that each model expects of the others: losses are linear in the truth.
             crossed = self._means.mean("proba") * self._means.mean("loss of classes")
             return _additive(aleatoric, _without_noise(crossed.sum(dim=-1) - aleatoric, aleatoric))
         return _additive(aleatoric, self._between(self._loss, aleatoric))
@@ -200,7 +200,7 @@ class CategoricalPosterior(Posterior):
 
 
 class GaussianPosterior(Posterior):
-    """What weighted samples of models say about the real-valued outputs of some rows.
+    """Weighted samples of models that predict real values for some rows.
 
     Several outputs are treated as independent: entropies and variances are summed over them.
     """

@@ -29,7 +29,7 @@ _FORMAT = 2
 # Samples of a chunk, whatever the method, the machine and its memory: no more are lost, and how
 # samples are grouped, which shows in the last digits, does not depend on the folder.
 ROWS_PER_CHUNK = 32
-# What is compared, and what it is called when it differs.
+# Keys that identify a run, and the words for a difference.
 _COMPARED = {
     "model": "another fitted estimator",
     "rows": "other rows of X",
@@ -47,7 +47,7 @@ class Checkpoint:
     """A folder of finished chunks."""
 
     folder: Path
-    # What identifies the run
+    # Values of the keys that identify the run
     run: dict[str, Any]
     # The samples of each chunk
     chunks: list[slice]

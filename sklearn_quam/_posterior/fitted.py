@@ -1,4 +1,4 @@
-"""What `fit` builds: one frozen object that answers for samples, and can be stored and copied.
+"""The frozen object that `fit` builds: it answers for samples, and can be stored and copied.
 
 It holds the given network and the plausible models of a method, and nothing of the estimator.
 """
@@ -25,7 +25,7 @@ from .training_range import TrainingRange, results_beyond_range
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked about samples, and what may be used to answer it."""
+    """The measures that are wanted for samples, and the limits of computing them."""
 
     # "given", "expected" or "pairwise"
     setting: str
@@ -44,7 +44,7 @@ class Models(Protocol):
     Models that begin behind a cut of the network have a function ``given``: it returns the values
     of samples at the cut, which ``sample`` gets, and what the given network predicts for them, so
     that the part before the cut runs once. Those that can do with less memory have
-    ``smaller_limits``, those that cannot be shared by threads ``for_thread``.
+    ``smaller_limits``, models that threads cannot share have ``for_thread``.
     """
 
     def rows_at_once(self, inputs: Inputs | StoredRows, limits: Limits) -> int:

@@ -1,7 +1,7 @@
-"""What uncertainty is measured as: losses of probabilities, entropies and quantiles of mixtures.
+"""Losses of probabilities, and entropies and quantiles of mixtures of Gaussians.
 
-A loss says what a prediction costs when the outcome is known. What a model expects to lose by its
-own prediction is its aleatoric uncertainty; what it loses more by that of another is epistemic.
+The loss that a model expects of its own prediction is its aleatoric uncertainty; the excess of
+another prediction is epistemic.
 """
 
 from __future__ import annotations
@@ -51,11 +51,7 @@ class LogLoss:
         return p.entropy()
 
     def excess(self, p: Categorical, q: Categorical, q_proba: Tensor) -> Tensor:
-        """Return KL(p || q).
-
-        What probabilities sum up to is taken out of each term, so that none is negative: next to a
-        probability of almost one, small ones are not lost.
-        """
+        """Return KL(p || q), as a sum of terms that are never negative: small ones are not lost."""
         own = p.expected()
         terms = own * (p.log_proba - q.log_proba) - own + q_proba
         return torch.where(own == 0, q_proba, terms).clamp(min=0).sum(dim=-1)
@@ -109,9 +105,8 @@ def gaussian_mixture_entropy(
 ) -> Tensor:
     """Return the entropy of one-dimensional Gaussian mixtures by quadrature.
 
-    Every component contributes panel edges at its own scale, so that narrow and wide components
-    are resolved alike. Panels are joined as far as each component allows, so that components that
-    lie close together share them; Gauss-Legendre nodes are laid in each panel.
+    Every component adds panel edges at its own scale. Panels are joined as far as each component
+    allows, so that close components share them; each panel has Gauss-Legendre nodes.
     """
     n_components, n_mixtures = mean.shape
     log_w = torch.log_softmax(log_weights.T, dim=-1)
@@ -178,10 +173,10 @@ def _integrated_entropy(edges: Tensor, mu: Tensor, scale: Tensor, log_w: Tensor)
 def merge_components(
     mean: Tensor, variance: Tensor, log_weights: Tensor, limit: int = MAX_MIXTURE_COMPONENTS
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Merge mixture components until there are at most ``limit``.
+    """Merge mixture components (n_components, n_mixtures) until there are at most ``limit``.
 
-    Neighbours of similar scale and mean are replaced by one component of the same weight, mean
-    and variance, those first that change the density the least.
+    Neighbours of similar scale and mean become one component of the same weight, mean and variance,
+    beginning with the pairs that change the density the least.
     """
     while len(mean) > limit:
         mean, variance, log_weights = _merge_some(mean, variance, log_weights, limit)

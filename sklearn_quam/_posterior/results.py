@@ -1,4 +1,4 @@
-"""What users get: uncertainties of samples, and how they came about."""
+"""Results that users get: uncertainties of samples, and their diagnostics."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from .._documented import documented
 from .tables import INFINITE, RowTable
 
-# What can be asked of an `Uncertainty`.
+# Columns of an `Uncertainty`.
 COMPONENTS = ("aleatoric", "epistemic", "total", "doubt")
 
 

@@ -136,7 +136,7 @@ def package_version() -> str:
 
 
 def _is_record(value: Any, **types: type) -> bool:
-    """Tell whether a value has these keys with values of these types, and no others."""
+    """Return whether a value has these keys with values of these types, and no others."""
     if not isinstance(value, dict) or value.keys() != types.keys():
         return False
     return all(type(value[name]) is kind for name, kind in types.items())

@@ -38,7 +38,7 @@ _ON_DEVICE, _BY_COLUMNS = "@device", "@columns"
 
 
 class Instead(NamedTuple):
-    """What stands in a file for objects of a type: of which kind, and from and to the object."""
+    """The stand-in for objects of a type in a file: its kind, made of an object, and back."""
 
     kind: Any
     of: Callable[[Any], Any]

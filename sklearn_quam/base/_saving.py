@@ -63,7 +63,7 @@ ATTRIBUTES: dict[str, Any] = {
     "offset_": float,
     "norm_": float | None,
 }
-# What code raises that is given parts which do not fit.
+# Errors of code that gets parts which do not fit each other.
 _UNFIT = (AttributeError, AssertionError, IndexError, KeyError, RuntimeError, TypeError, ValueError)
 
 
@@ -71,7 +71,7 @@ class Saved:
     """An estimator that can be stored without code."""
 
     _task: ClassVar[str]
-    # What of it is stored: the kind of `_fitted`.
+    # The kind of `_fitted`.
     _fitted_kind: ClassVar[Any]
 
     def save(self, path: str | os.PathLike) -> None:
@@ -165,14 +165,14 @@ def restored(
     except UnreadableFileError:
         raise
     except _UNFIT as error:
-        # What was stored is put together by the same code that puts together what is fitted.
+        # The code that `fit` runs puts the stored parts together.
         raise UnreadableFileError(
             f"its parts do not fit each other, or the network that was passed ({error})"
         ) from error
 
 
 def _kind_of(cls: Any, attributes: Any) -> dict[str, Any]:
-    """Return the kind of what is stored of an estimator: all names are those of the package."""
+    """Return the kind of the stored parts of an estimator, by names of the package."""
     arguments = [name for name in cls._get_param_names() if name not in NETWORKS]
     return {
         "fitted": cls._fitted_kind,

@@ -31,8 +31,9 @@ _DEVICES = ("cpu", "cuda", "mps", "xpu")
 
 @dataclass(frozen=True)
 class StoredModule:
-    """What can be told of a network besides its code."""
+    """A network without its code."""
 
+    # As text
     layers: str
     values: dict[str, str]
     weights: dict[str, Tensor]
@@ -42,7 +43,7 @@ class StoredModule:
 
 
 def stored_module(module: nn.Module) -> StoredModule:
-    """Return what can be told of a network besides its code."""
+    """Return a network, as `build_reference` has prepared it, without its code."""
     values = {
         f"{name}.{key}".lstrip("."): repr(list(value) if isinstance(value, tuple) else value)
         for name, part in module.named_modules()
@@ -56,7 +57,7 @@ def stored_module(module: nn.Module) -> StoredModule:
 
 
 class GivenNetworks:
-    """What is passed to `load`: networks to be filled, and the transformers in front of them."""
+    """Networks that are passed to `load`, and the transformers in front of them."""
 
     def __init__(self, estimators: list[Any], task: str) -> None:
         estimators = [one for one in estimators if one is not None]
