@@ -18,6 +18,9 @@ _GOT = re.compile(r"Got (.*) instead\.\Z", re.DOTALL)
 # Messages of pandas and numpy about values that are no numbers.
 _NO_NUMBERS = ("could not convert", "float() argument", "Cannot convert", "Cannot cast")
 
+# Modules that users import estimators from, besides the package itself.
+_PUBLIC_ROOMS = ("ood", "model_selection", "multioutput")
+
 _short = Repr()
 _short.maxstring = _short.maxother = _short.maxlong = LIMIT
 
@@ -58,7 +61,15 @@ def short_messages() -> Iterator[None]:
 
 
 class ShortMessages:
-    """An estimator whose checks of arguments have short messages."""
+    """An estimator whose checks of arguments have short messages, and whose "?" links its page."""
+
+    _doc_link_module = __name__.partition(".")[0]
+    _doc_link_template = "https://sklearn-quam.readthedocs.io/en/latest/api/{path}.html"
+
+    def _doc_link_url_param_generator(self) -> dict[str, str]:
+        package, room, *_ = type(self).__module__.split(".")
+        names = [package, *[room] * (room in _PUBLIC_ROOMS), type(self).__name__]
+        return {"path": ".".join(names)}
 
     def _validate_params(self) -> None:
         with short_messages():

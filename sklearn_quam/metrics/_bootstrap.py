@@ -26,7 +26,7 @@ class BootstrapInterval(NamedTuple):
     Parameters
     ----------
     value : float
-        The metric on all rows.
+        The metric on all samples.
     low, high : float
         Ends of the interval.
 
@@ -56,14 +56,14 @@ def bootstrap_interval(
     stratify: Any = None,
     **kwargs: Any,
 ) -> BootstrapInterval:
-    """Return a metric with the percentile bootstrap interval over rows.
+    """Return a metric with the percentile bootstrap interval over samples.
 
     Parameters
     ----------
     metric : callable
         Called as ``metric(*arrays, **kwargs)``, returns a number.
     *arrays : array-likes of length n_samples
-        What the metric takes row by row; rows are resampled together.
+        Arguments of the metric; samples are resampled together.
     confidence : float, default=0.95
         Coverage asked for.
     n_resamples : int, default=1000
@@ -71,17 +71,16 @@ def bootstrap_interval(
     random_state : int, RandomState instance or None, default=None
         Seeds the resampling.
     stratify : array-like of shape (n_samples,), default=None
-        Resample within groups of equal values; None resamples all rows alike. Give the labels
-        where their numbers were chosen, or where a class is rare: a resample on which the metric
-        is undefined is an error, as leaving it out would bias the interval. Do not give
-        ``y_correct``: that would hold the accuracy fixed.
+        Resample within groups of equal values. Pass the labels where their numbers were chosen, or
+        where a class is rare: a resample on which the metric is undefined is an error. Do not pass
+        ``y_correct``, which would hold the accuracy fixed.
     **kwargs : dict
         Further arguments of the metric, by name.
 
     Returns
     -------
     BootstrapInterval
-        The metric on all rows, and both ends.
+        The metric on all samples, and both ends.
 
     Examples
     --------

@@ -20,7 +20,7 @@ from sklearn.utils.estimator_checks import check_outliers_fit_predict, check_out
 from skorch import NeuralNetClassifier
 from torch import nn
 
-from sklearn_quam import load
+from sklearn_quam import QUAMClassifier, load
 from sklearn_quam.ood import NearestNeighborDetector
 from sklearn_quam.ood._core.detector import BaseDetector
 
@@ -316,7 +316,10 @@ class _WithWeight:
 def test_html_and_repr(name):
     detector = make_detector(name, MLPClassifier())
     assert name.partition(",")[0] in repr(detector)
-    assert name.partition(",")[0] in detector._repr_html_()
+    kind = name.partition(",")[0]
+    assert f"readthedocs.io/en/latest/api/sklearn_quam.ood.{kind}.html" in detector._repr_html_()
+    quam = QUAMClassifier(MLPClassifier())
+    assert quam._get_doc_link().endswith("/api/sklearn_quam.QUAMClassifier.html")
 
 
 @pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.BeyondRangeWarning")
