@@ -447,7 +447,7 @@ def test_bad_input_is_refused(method, fitted, bad, X_new):
             make_estimator(method, **{name: value}).fit(X, y)
     # A fit that fails leaves nothing that answers.
     with pytest.raises(ValueError, match=r"NaN|infinity"):
-        fitted.fit(X * bad, y)
+        fitted.fit(np.where(np.eye(*X.shape), bad, X), y)
     with pytest.raises(NotFittedError):
         fitted.predict_uncertainty(X_new)
 
@@ -560,7 +560,7 @@ def other_value(name, value, method):
     if name in OTHER_VALUES:
         other = OTHER_VALUES[name]
         return other[method.kind._task] if isinstance(other, dict) else other
-    if value is None:
+    if value is None or isinstance(value, str):
         return 3.0
     return value / 2 if isinstance(value, float) and value else value + 1
 
