@@ -70,20 +70,6 @@ class Bert(nn.Module):
         return SequenceClassifierOutput(loss=loss, logits=logits, hidden_states=(hidden,))
 
 
-class MaskedBert(nn.Module):
-    """Takes words and a mask by name, and returns an object with logits."""
-
-    def __init__(self, width=16, n_classes=3):
-        super().__init__()
-        self.bert, self.classifier = Encoder(width), nn.Linear(width, n_classes)
-
-    def forward(self, input_ids, attention_mask=None):
-        if attention_mask is None:
-            attention_mask = torch.ones_like(input_ids)
-        hidden = self.bert(input_ids) * attention_mask[..., None]
-        return SequenceClassifierOutput(logits=self.classifier(hidden.mean(dim=1)))
-
-
 class GPT(nn.Module):
     """GPT2ForSequenceClassification: scores of all words, of which the last one counts."""
 
@@ -155,71 +141,3 @@ class Autocast(nn.Module):
     def forward(self, x):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             return self.head(torch.relu(self.body(x)))
-
-
-class LightningModule(nn.Module):
-    """The parts of lightning's class that a trained module still has."""
-
-    def __init__(self):
-        super().__init__()
-        self._trainer, self._log_hyperparams, self.hparams = None, True, {"width": 16}
-
-    @property
-    def trainer(self):
-        if self._trainer is None:
-            raise RuntimeError(f"{type(self).__name__} is not attached to a `Trainer`.")
-        return self._trainer
-
-    @property
-    def device(self):
-        return next(self.parameters()).device
-
-    def training_step(self, batch, _):
-        x, y = batch
-        return functional.cross_entropy(self(x), y)
-
-    def configure_optimizers(self):
-        return torch.optim.Adam(self.parameters())
-
-
-class Lightning(LightningModule):
-    def __init__(self, n_in=4):
-        super().__init__()
-        self.net = nn.Sequential(nn.Linear(n_in, 16), nn.ReLU(), nn.Linear(16, 3))
-
-    def forward(self, x):
-        return self.net(x.to(self.device))
-
-
-class BasicBlock(nn.Module):
-    def __init__(self, n_in, n_out, stride=1):
-        super().__init__()
-        self.conv1 = nn.Conv2d(n_in, n_out, 3, stride, 1, bias=False)
-        self.bn1, self.bn2 = nn.BatchNorm2d(n_out), nn.BatchNorm2d(n_out)
-        self.conv2 = nn.Conv2d(n_out, n_out, 3, 1, 1, bias=False)
-        self.relu, self.downsample = nn.ReLU(inplace=True), None
-        if stride != 1:
-            self.downsample = nn.Sequential(
-                nn.Conv2d(n_in, n_out, 1, stride, bias=False), nn.BatchNorm2d(n_out)
-            )
-
-    def forward(self, x):
-        out = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
-        out += x if self.downsample is None else self.downsample(x)
-        return self.relu(out)
-
-
-class ResNet(nn.Module):
-    """torchvision's, with fewer and narrower blocks."""
-
-    def __init__(self, n_classes=3):
-        super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(1, 4, 3, 1, 1, bias=False), nn.BatchNorm2d(4)
-        self.relu, self.maxpool = nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)
-        self.layer1, self.layer2 = BasicBlock(4, 4), BasicBlock(4, 8, 2)
-        self.avgpool, self.fc = nn.AdaptiveAvgPool2d((1, 1)), nn.Linear(8, n_classes)
-
-    def forward(self, x):
-        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
-        x = self.layer2(self.layer1(x))
-        return self.fc(torch.flatten(self.avgpool(x), 1))

@@ -17,7 +17,7 @@ from sklearn_quam._network.cut.chained import Chained
 from sklearn_quam._network.cut.replayed import Replay
 from sklearn_quam._network.cut.split import split_module
 
-from ..networks import Attention, Recurrent, Residual, Tokens, dense, module_state
+from ..networks import Recurrent, Tokens, module_state
 
 PROBE_ROWS = 4
 
@@ -165,37 +165,13 @@ def vision():
         token=parameter(1, 1, 4),
         position=parameter(1, 9, 4),
         patches=linear(),
-        blocks=nn.ModuleList(encoder_layer() for _ in range(2)),
+        blocks=nn.ModuleList(
+            nn.TransformerEncoderLayer(4, nhead=2, dim_feedforward=8, batch_first=True)
+            for _ in range(2)
+        ),
         norm=nn.LayerNorm(4),
         head=linear(3),
     )
-
-
-def encoder_layer():
-    return nn.TransformerEncoderLayer(4, nhead=2, dim_feedforward=8, batch_first=True)
-
-
-def encoder():
-    return network(
-        lambda self, x: self.head(self.encoder(self.embed(x)).mean(dim=1)),
-        embed=linear(),
-        encoder=nn.TransformerEncoder(encoder_layer(), 2, enable_nested_tensor=False),
-        head=linear(3),
-    )
-
-
-def scalars():
-    """Sizes as numbers, constants and buffers."""
-
-    def forward(self, x):
-        n, width = x.shape
-        h = self.first(x) / width**0.5 + torch.arange(width) / 10
-        h = (self.middle(h) * self.mask).reshape(n, 2, -1).transpose(1, 2).flatten(1)
-        return self.head(h + x.sum(dim=1, keepdim=True) / x.shape[-1])
-
-    module = network(forward, **layers())
-    module.register_buffer("mask", torch.tensor([1.0, 0.0, 2.0, 1.0]))
-    return module
 
 
 def recurrent_behind_a_layer():
@@ -235,15 +211,6 @@ def merged():
         return self.head(h.reshape(x.shape[0], -1))
 
     return network(forward, first=linear(), middle=linear(), head=linear(3, 20))
-
-
-def squeezed():
-    return network(
-        lambda self, x: self.head(self.pool(self.first(x)).squeeze()),
-        first=nn.Conv2d(2, 4, 3),
-        pool=nn.AdaptiveAvgPool2d(1),
-        head=linear(3),
-    )
 
 
 def flattened_with_unused_layer():
@@ -293,19 +260,14 @@ CASES = {
     "mlp, head": Case(chain, HEAD, None, "first middle", "head"),
     "mlp, middle": Case(chain, "middle.weight", None, "first", "middle head"),
     "mlp, first bias": Case(chain, "first.bias", None, "", "first middle head"),
-    "sequential": Case(dense, "2.bias", None, "0", "2"),
     "cnn, head": Case(convolutional, HEAD, IMAGES, "body.0 body.3 body.6", "head"),
-    "cnn, convolution": Case(convolutional, "body.3.weight", IMAGES, "body.0 body.1", "body.3"),
     "skip, block": Case(residual, "one.weight", IMAGES, "stem", "one two three head"),
     "branches, middle": Case(branches, "middle.weight", None, "a b c", "middle head"),
-    "function, scale": Case(functional_use, "scale", None, "", "head"),
     "function, nested": Case(functional_use, "inner.gain", None, "", "head"),
     "function, head": Case(functional_use, HEAD, None, "", "head"),
     "tied, searched": Case(tied, "last.weight", None, "pre", "first middle last head"),
     "tied, between": Case(tied, "middle.weight", None, "pre first", "middle last head"),
-    "tied, repeated": Case(Residual, "first.weight", None, "", "first second head"),
     "tied, unused name": Case(known_by_an_unused_layer, "language.weight", None, "first", "head"),
-    "unused parameter": Case(Residual, "unused head.bias", None, "first second", "head"),
     "unused layer": Case(
         flattened_with_unused_layer,
         "auxiliary.weight first.weight",
@@ -314,32 +276,13 @@ CASES = {
         "first head",
     ),
     "variance, of both": Case(mean_and_variance, "variance.bias", None, "first mean", "variance"),
-    "mean and variance": Case(
-        mean_and_variance, "mean.bias variance.bias", None, "first", "mean variance"
-    ),
     "vit, position": Case(vision, "position", SEQUENCES, "patches", "blocks.0 blocks.1 norm head"),
     "vit, block": Case(
         vision, "blocks.1.linear1.bias", SEQUENCES, "patches blocks.0", "blocks.1 norm head"
     ),
-    "encoder, last layer": Case(
-        encoder,
-        "encoder.layers.1.linear2.weight",
-        SEQUENCES,
-        "embed encoder.layers.0",
-        "encoder.layers.1 head",
-    ),
-    "encoder layer": Case(Attention, HEAD, SEQUENCES, "encoder", "head"),
     "tokens, embedding": Case(Tokens, "embedding.weight", TOKENS, "", "embedding head"),
-    "scalars, middle": Case(scalars, "middle.weight", None, "first", "middle head"),
     "lstm, head": Case(
         lambda: Recurrent(nn.LSTM, batch_first=True), HEAD, SEQUENCES, "recurrent", "head"
-    ),
-    "gru state, head": Case(
-        lambda: Recurrent(nn.GRU, last="state", batch_first=True),
-        HEAD,
-        SEQUENCES,
-        "recurrent",
-        "head",
     ),
     "lstm, searched": Case(
         recurrent_behind_a_layer, "recurrent.weight_hh_l0", SEQUENCES, "first", "recurrent head"
@@ -348,15 +291,10 @@ CASES = {
         time_first, "upper.bias_ih_l0", SEQUENCES, "first lower", "upper head"
     ),
     "merged, middle": Case(merged, "middle.weight", SEQUENCES, "first", "middle head"),
-    "squeeze": Case(squeezed, HEAD, IMAGES, "first pool", "head"),
-    **{
-        f"{kind}, length {length}": Case(make, searched, normal(12, length, 4), "first", again)
-        for length in (4, 5)
-        for kind, make, searched, again in (
-            ("time first, lower", time_first, "lower.bias_ih_l0", "lower upper head"),
-            ("positions", positions, "middle.weight", "middle head"),
-        )
-    },
+    "time first, lower": Case(
+        time_first, "lower.bias_ih_l0", SEQUENCES, "first", "lower upper head"
+    ),
+    "positions": Case(positions, "middle.weight", normal(12, 4, 4), "first", "middle head"),
 }
 each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
@@ -541,12 +479,6 @@ def overwrites_behind_the_cut():
     return network(forward, **layers())
 
 
-def hooked():
-    module = chain()
-    module.register_forward_hook(lambda module, inputs, output: 2 * output)
-    return module
-
-
 def packed_sequences():
     """The number of steps is in the data; the layers behind are found by what they get."""
 
@@ -579,26 +511,10 @@ def normalised():
     return network(forward, drop=nn.Dropout(0.5), **layers())
 
 
-def depends_on_what_is_searched():
-    def forward(self, x):
-        h = self.head(self.first(x))
-        return h if h.sum() > 0 else 2 * h
-
-    return network(forward, **layers())
-
-
 def searched_twice():
     def forward(self, x):
         h = self.first(x) if x.sum() > 1e9 else self.middle(x)
         return self.head(h) + functional.linear(h, self.head.weight)
-
-    return network(forward, **layers())
-
-
-def called_twice():
-    def forward(self, x):
-        h = self.first(x) if x.sum() > 1e9 else self.middle(x)
-        return self.head(h) + self.head(2 * h)
 
     return network(forward, **layers())
 
@@ -626,11 +542,8 @@ BY_LAYERS = {
 # No chains: their own code runs again, with what the first layer returned.
 REPLAYED = [
     overwrites_behind_the_cut,
-    depends_on_what_is_searched,
     searched_twice,
-    called_twice,
     positive_by_chance,
-    hooked,
 ]
 
 
@@ -697,17 +610,6 @@ def remembers():
     return network(forward, body=Body(), head=linear(3))
 
 
-def test_whole_module_is_run_where_it_cannot_be_cut():
-    module = remembers().double().eval()
-    split = split_module(module, ("head.weight", "head.bias"), ROWS[:PROBE_ROWS])
-    assert split.place == "failed"
-    assert split.frozen is None
-    assert split.rest is module
-    (values,) = split.at_cut(ROWS)
-    assert values is ROWS
-    assert_same(split.rest(values), module(ROWS))
-
-
 @pytest.mark.parametrize("make", [*REPLAYED, remembers])
 def test_numbers_are_right_whether_or_not_it_can_be_cut(make):
     module = make().double().eval()
@@ -715,6 +617,7 @@ def test_numbers_are_right_whether_or_not_it_can_be_cut(make):
     split = split_module(module, names, ROWS[:PROBE_ROWS])
     assert split.place == ("failed" if make is remembers else "inside")
     assert isinstance(split.rest, Replay) == (make is not remembers)
+    assert (split.rest is module) == (make is remembers)
     weights = moved(module, names)
     for n_rows in (12, 3, 2):
         expected = functional_call(module, weights, (ROWS[:n_rows],))

@@ -32,6 +32,19 @@ _ACTIVATIONS: dict[str, type[nn.Module]] = {
 }
 _SKLEARN_CLASSIFIERS = (MLPClassifier, LogisticRegression)
 _SKLEARN_REGRESSORS = (MLPRegressor, LinearRegression, Ridge, RidgeCV)
+# What the module of a skorch net returns that was trained with a criterion.
+_LINKS: dict[str, dict[Any, str]] = {
+    "regressor": {
+        nn.GaussianNLLLoss: "mean_variance",
+        (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss): "mean",
+    },
+    "classifier": {
+        nn.CrossEntropyLoss: "logits",
+        nn.NLLLoss: "probabilities",  # skorch takes the logarithm before this loss
+        nn.BCEWithLogitsLoss: "binary_logit",
+        nn.BCELoss: "probability",
+    },
+}
 _SUPPORTED = (
     "a skorch net, a torch.nn.Module, an MLPClassifier, MLPRegressor, LogisticRegression, "
     "LinearRegression or Ridge, a Pipeline that ends in one of these, or a FrozenEstimator, a grid "
@@ -112,18 +125,13 @@ def _task_of(estimator: Any) -> Any:
             f"{estimator.__name__} is a class: pass an object, {estimator.__name__}(...), which "
             "may be fitted or not."
         )
-    raise _unknown(estimator)
-
-
-def _unknown(estimator: Any) -> TypeError:
-    """Return an error that says what to pass instead of an estimator."""
     if isinstance(estimator, CalibratedClassifierCV):
-        return TypeError(
+        raise TypeError(
             "CalibratedClassifierCV changes probabilities after a network has computed them, which "
             "no other weights can show. Pass the network itself, and calibrate what predict_proba "
             "returns, if need be."
         )
-    return TypeError(
+    raise TypeError(
         f"{type(estimator).__name__} holds no network that is known here. estimator must be "
         f"{_SUPPORTED}."
     )
@@ -234,11 +242,13 @@ def _read_skorch(net: Any, task: str, link: str | None) -> Network:
 
 
 def _skorch_link(net: Any, task: str, link: str | None) -> str | None:
-    """Return the link that the criterion implies, if it is known to be used as usual."""
+    """Return the link that the criterion implies, if it is used as usual."""
     criterion = getattr(net.criterion_, "_orig_mod", net.criterion_)
     implied = None
-    if not _overrides_loss(net):
-        implied = _link_of_criterion(criterion, task)
+    # A loss of the net's own class says more than the criterion.
+    if type(net).get_loss.__module__.startswith("skorch."):
+        known = _LINKS[task].items()
+        implied = next((link for kinds, link in known if isinstance(criterion, kinds)), None)
     if (link, implied) == ("log_probabilities", "logits"):
         return link  # a softmax changes nothing about log-probabilities
     if link is not None and implied is not None and link != implied:
@@ -252,33 +262,6 @@ def _skorch_link(net: Any, task: str, link: str | None) -> str | None:
             f"returns before that: one of {CLASSIFIER_LINKS}."
         )
     return link or implied
-
-
-def _overrides_loss(net: Any) -> bool:
-    """Return whether the net's class brings its own loss, so that the criterion says little."""
-    return not type(net).get_loss.__module__.startswith("skorch.")
-
-
-def _link_of_criterion(criterion: nn.Module, task: str) -> str | None:
-    if task == "regressor":
-        known = {
-            nn.GaussianNLLLoss: "mean_variance",
-            nn.MSELoss: "mean",
-            nn.L1Loss: "mean",
-            nn.SmoothL1Loss: "mean",
-            nn.HuberLoss: "mean",
-        }
-    else:
-        known = {
-            nn.CrossEntropyLoss: "logits",
-            nn.NLLLoss: "probabilities",  # skorch takes the logarithm before this loss
-            nn.BCEWithLogitsLoss: "binary_logit",
-            nn.BCELoss: "probability",
-        }
-    for kind, link in known.items():
-        if isinstance(criterion, kind):
-            return link
-    return None
 
 
 def _read_sklearn(estimator: Any, task: str, link: str | None) -> Network:

@@ -16,6 +16,14 @@ from .layouts import from_tensor
 TARGETS = ("labels", "label", "label_ids")
 
 
+def as_array(values: Any, name: str) -> np.ndarray:
+    """Return an array of values whose rows have the same length."""
+    try:
+        return np.asarray(values)
+    except ValueError as error:
+        raise ragged(name) from error
+
+
 def ragged(name: str) -> ValueError:
     """Return an error about an input whose rows are of different lengths."""
     return ValueError(
@@ -28,15 +36,11 @@ def collate_items(items: list[Any]) -> Any:
     """Return a batch of items; of mappings, the texts are left out."""
     if not isinstance(items[0], Mapping):
         return default_collate(items)
-    batch = {name: _stacked(name, [item[name] for item in items]) for name in items[0]}
+    batch = {
+        name: as_array([as_array(from_tensor(item[name]), name) for item in items], name)
+        for name in items[0]
+    }
     return {name: values for name, values in batch.items() if values.dtype.kind in "fiub"}
-
-
-def _stacked(name: str, values: list[Any]) -> np.ndarray:
-    try:
-        return np.stack([np.asarray(from_tensor(value)) for value in values])
-    except ValueError as error:
-        raise ragged(name) from error
 
 
 @dataclass(frozen=True, eq=False)

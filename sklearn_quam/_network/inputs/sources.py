@@ -18,11 +18,11 @@ from ..._messages import shown
 from .items import (
     TARGETS,
     StoredDataset,
+    as_array,
     is_dataset,
     is_slice_dataset,
     items_of,
     items_of_loader,
-    ragged,
 )
 from .layouts import from_tensor, refuse_masked
 from .rows import Source
@@ -196,7 +196,7 @@ def _several(parts: tuple[Any, ...], names: tuple[str, ...] | None) -> StoredArr
             raise ValueError(f"X holds several data sets: pass one of them, X[{label!r}].")
         array = _of_dask(part) if is_dask(part) else from_tensor(part)
         if not hasattr(array, "compute"):
-            array = array if isinstance(array, np.memmap) else _as_array(array, label)
+            array = array if isinstance(array, np.memmap) else as_array(array, label)
         if not array.ndim or array.dtype.kind not in "fiub":
             raise ValueError(
                 f"X holds several inputs of the network, and each must be an array of numbers with "
@@ -210,13 +210,6 @@ def _several(parts: tuple[Any, ...], names: tuple[str, ...] | None) -> StoredArr
             f"The inputs in X have different numbers of rows: {shown(lengths)}.{_IF_GRAPH}"
         )
     return StoredArrays(tuple(arrays), names)
-
-
-def _as_array(part: Any, label: str) -> np.ndarray:
-    try:
-        return np.asarray(part)
-    except ValueError as error:
-        raise ragged(label) from error
 
 
 def _refuse_graph(X: Any) -> None:
