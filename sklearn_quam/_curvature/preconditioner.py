@@ -125,12 +125,12 @@ class Preconditioner:
         parts = [block(values) for block in self.blocks]
         return {name: part for solved in parts for name, part in solved.items()}
 
-    def of_layer(self, weight: str) -> LayerInverse | EigenInverse:
-        """Return the inverse of the layer that has a weight of this name."""
+    def of_layer(self, weight: str) -> LayerInverse | EigenInverse | None:
+        """Return the inverse of the layer that has a weight of this name, if there is one."""
         for block in self.blocks:
             if not isinstance(block, DiagonalInverse) and block.layout.weight == weight:
                 return block
-        raise KeyError(weight)
+        return None
 
 
 def make_preconditioner(
@@ -175,7 +175,7 @@ def _likeliest(curvature: Curvature, start: Free, share: float) -> float:
     def log_det(precision: float) -> float:
         return float(curvature.log_det(precision / share))
 
-    # What the given network loses does not depend on the prior.
+    # The loss of the given network does not depend on the prior.
     return Evidence(log_det, squared_norm, 0.0).best()
 
 

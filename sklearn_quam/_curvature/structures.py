@@ -81,7 +81,7 @@ def _eigen(matrix: Tensor) -> tuple[Tensor, Tensor]:
     return values.clamp(min=0), vectors
 
 
-def _inverse(matrix: Tensor, damping: float) -> Tensor:
+def damped_inverse(matrix: Tensor, damping: float) -> Tensor:
     """Return the inverse of a positive semidefinite matrix plus damping times the identity."""
     shifted = matrix.clone()
     shifted.diagonal().add_(damping)
@@ -279,7 +279,7 @@ class Kronecker(Structure[Matrices]):
         means = [max(float(factor.diagonal().mean()), 1e-30) for factor in factors]
         ratio = math.sqrt(means[0] / means[1])
         root = math.sqrt(precision)
-        return _inverse(factors[0], root * ratio), _inverse(factors[1], root / ratio)
+        return damped_inverse(factors[0], root * ratio), damped_inverse(factors[1], root / ratio)
 
     def inverse_in_basis(self, precision: float) -> tuple[Tensor, Tensor, Tensor]:
         """Return bases of inputs and outputs, and there the inverse of the sum, (n_out, n_in)."""

@@ -1,1 +1,1 @@
-"""What is looked for: models that explain the training data but disagree at a row."""
+"""Searches for models that explain the training data but disagree at a sample."""

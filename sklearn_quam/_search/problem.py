@@ -1,4 +1,4 @@
-"""What all searches have in common, whatever their engine."""
+"""The common part of all searches: the network, its training data, the targets."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Searches:
 
     # (n_samples, ...): values of the samples at the cut of the network
     query: Rows
-    # What the given network predicts for them
+    # The given network's predictions for them
     given: Any
     # (n_samples, n_targets): their targets
     targets: Tensor
@@ -49,7 +49,7 @@ class Searches:
 
     @property
     def original(self) -> Any:
-        """What the given network predicts for the sample of each search."""
+        """The given network's prediction for the sample of each search."""
         return self.given.repeat(self.n_targets)
 
     @property

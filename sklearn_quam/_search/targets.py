@@ -1,4 +1,4 @@
-"""What searches go to: a class, a direction, or any disagreement."""
+"""Targets of searches: a class, a direction, or any disagreement."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class ClassTargets:
 
     def gradient(self, logits: Tensor, target: Tensor) -> Tensor:
         """Return derivatives of the log-odds of each search's class by logits."""
-        index = target[:, None]
+        index = target[..., None]
         others = logits.scatter(-1, index, -torch.inf).softmax(dim=-1)
         return (-others).scatter(-1, index, 1.0)
 

@@ -1,5 +1,5 @@
-"""Natural search: each step is the cheapest change that brings the target nearer.
+"""Natural search: each step is the cheapest change towards the target, by natural gradients.
 
-What the training data say about changes is measured once, as a curvature; no step needs a gradient
-of the training loss. What a found model costs is measured forward only, on the rows that can tell.
+The curvature of the training loss is measured once; no step needs a gradient of it. The cost of a
+model is measured forward only, on the most influential training samples.
 """

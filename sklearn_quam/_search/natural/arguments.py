@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from numbers import Integral, Real
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
 from sklearn.base import BaseEstimator
@@ -18,7 +18,7 @@ from ..._network.predictions import Categorical
 from ...exceptions import CurvatureError, NetworkError
 from ..problem import Problem
 from ..targets import TARGETS
-from .chain import ChainSteps, inputs_of_layers
+from .chain import ChainSteps, inputs_of_layers, returns_logits
 from .engine import NaturalEngine
 from .gaussian import MANY_CLASSES, gaussian_head
 from .general import GeneralSteps, general_steps, is_linear_throughout
@@ -125,7 +125,7 @@ class NaturalSearch(BaseEstimator):
         self.targets = targets
 
     def _needs_double(self, on_training: Any) -> bool:
-        """Tell whether rounding would show: corrections amplify it, and large log-odds have it."""
+        """Return whether rounding would show: by corrections, or of large log-odds."""
         if not isinstance(on_training, Categorical):
             return self.n_corrections != 0
         if self.n_corrections not in ("auto", 0):
@@ -139,7 +139,7 @@ class NaturalSearch(BaseEstimator):
         generator: torch.Generator,
         limits: Limits,
     ) -> NaturalEngine:
-        """Return what runs the searches."""
+        """Return the engine of the searches."""
         inverse = _inverse_curvature(self, problem, generator, limits)
         head = _head(problem, inverse)
         if head is not None and len(head.outputs) > MANY_CLASSES:
@@ -200,7 +200,7 @@ class LinearSearch(BaseEstimator):
         generator: torch.Generator,
         limits: Limits,
     ) -> NaturalEngine:
-        """Return what evaluates the closed form."""
+        """Return the engine of the closed form."""
         inverse = _inverse_curvature(self, problem, generator, limits)
         return _closed_form(self, problem, temperature, inverse, generator)
 
@@ -212,7 +212,7 @@ def _closed_form(
     inverse: Preconditioner,
     generator: torch.Generator,
 ) -> NaturalEngine:
-    """Return what takes the network as linear in its parameters."""
+    """Return an engine that takes the network as linear in its parameters."""
     steps = LinearSteps(search.goal, inverse, _inverses_of_chain(problem, inverse))
     head = _head(problem, inverse)
     gaussian = None if head is None else gaussian_head(head, generator)
@@ -224,10 +224,10 @@ def _closed_form(
 
 def _head(problem: Problem, inverse: Preconditioner) -> LayerInverse | None:
     """Return the inverse of the single searched layer, if its outputs are logits."""
-    inverses, executor = _inverses_of_chain(problem, inverse), cast(Any, problem.network.executor)
+    inverses = _inverses_of_chain(problem, inverse)
     if inverses is None or len(inverses) > 1 or not isinstance(inverses[0], LayerInverse):
         return None
-    return inverses[0] if executor.likelihood.link == "logits" and not executor.steps[2] else None
+    return inverses[0] if returns_logits(problem.network.executor) else None
 
 
 def _inverse_curvature(
@@ -264,10 +264,8 @@ def _inverses_of_chain(problem: Problem, inverse: Preconditioner) -> list[Any] |
     biases = [bias for (_, bias), one in zip(names, layers, strict=True) if one.bias is not None]
     if sorted(needed + biases) != sorted(free.start):
         return None
-    try:
-        return [inverse.of_layer(name) for name in needed]
-    except KeyError:
-        return None
+    found = [inverse.of_layer(name) for name in needed]
+    return None if any(block is None for block in found) else found
 
 
 def _steps(
@@ -280,6 +278,13 @@ def _steps(
     executor: Any = problem.network.executor
     is_linear = inverses is not None and len(inverses) == 1
     n_corrections: Any = search.n_corrections
+
+    def common(auto: int) -> tuple[int, float, int, float]:
+        # Steps, goal, training samples on which costs are measured, precision
+        n_rows = auto if search.n_rows == "auto" else int(search.n_rows)
+        n_rows = min(n_rows, len(problem.training))
+        return search.n_steps, search.goal, n_rows, inverse.precision
+
     if n_corrections == "auto":
         # The path of a linear regression is the cheapest one.
         n_corrections = 0 if problem.is_classification or is_linear else _N_CORRECTIONS
@@ -287,10 +292,9 @@ def _steps(
     if inverses is None or n_corrections or not problem.is_classification:
         # The same function has the same numbers, however it is written.
         is_chain = problem.is_classification and is_linear_throughout(problem, inverse)
-        n_rows = _n_rows(search, problem, _N_ROWS_OF_CHAIN if is_chain else _N_ROWS)
-        common = (search.n_steps, search.goal, n_rows, inverse.precision)
+        shared = common(_N_ROWS_OF_CHAIN if is_chain else _N_ROWS)
         try:
-            return general_steps(problem, inverse, n_corrections, start, sensitivity, common)
+            return general_steps(problem, inverse, n_corrections, start, sensitivity, shared)
         except NetworkError as error:
             raise CurvatureError(str(error.__cause__ or error)) from error
     influence = make_influence(
@@ -300,22 +304,12 @@ def _steps(
         start,
     )
     if _head(problem, inverse) is not None:
-        n_rows = _n_rows(search, problem, _N_ROWS_OF_HEAD)
-        common = (search.n_steps, search.goal, n_rows, inverse.precision)
-        return HeadSteps(*common, influence, inverses[0])
-    n_rows = _n_rows(search, problem, _N_ROWS_OF_CHAIN)
-    common = (search.n_steps, search.goal, n_rows, inverse.precision)
-    return ChainSteps(*common, influence, inverses)
-
-
-def _n_rows(search: NaturalSearch, problem: Problem, auto: int) -> int:
-    """Return the number of training samples on which costs are measured."""
-    wanted = auto if search.n_rows == "auto" else int(search.n_rows)
-    return min(wanted, len(problem.training))
+        return HeadSteps(*common(_N_ROWS_OF_HEAD), influence, inverses[0])
+    return ChainSteps(*common(_N_ROWS_OF_CHAIN), influence, inverses)
 
 
 def _features_of_chain(problem: Problem, chain: Any) -> list[Tensor]:
-    """Return what each layer takes for all training samples."""
+    """Return the inputs of each layer for all training samples."""
     (rows,) = problem.training.rows
     # The first ones are the samples at the cut themselves: not another copy of them.
     widths = [layer.weight.shape[1] for layer in chain.layers[1:]]
@@ -328,10 +322,10 @@ def _features_of_chain(problem: Problem, chain: Any) -> list[Tensor]:
 
 
 def _sensitivity(problem: Problem) -> Tensor | None:
-    """Return about what it costs to change the outputs of each training sample by the same.
+    """Return the approximate cost of an equal change of the outputs of each training sample.
 
-    For classes that is how unsure the given network is: a small change of the logits of a sample
-    that it is sure of costs next to nothing. A large one does cost, so that none counts as free.
+    For classes it is the Gini impurity of the prediction: a small change of the logits of a
+    confident prediction costs next to nothing. A large one does cost, so that none counts as free.
     """
     weight, given = problem.training.weight, problem.original_on_training
     if not isinstance(given, Categorical):

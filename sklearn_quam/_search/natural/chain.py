@@ -26,9 +26,9 @@ from ..._network.predictions import Prediction
 from ..problem import Problem
 from ..searches import Searches
 from .paths import Point
-from .walk import NaturalSteps, TrainingSample
+from .walk import NaturalSteps, TrainingSample, goals, length_of_step
 
-# What a core of a CPU has at hand.
+# The cache of a core of a CPU.
 _CACHE_BYTES = 2**20
 
 
@@ -39,7 +39,7 @@ class ChainState:
     # (n_searches,): the sample that each search is about, and its target
     sample: Tensor
     target: Tensor
-    # What the given network predicts for it
+    # The given network's prediction for it
     original: Any
     # (n_searches, n_out): right factor of the change of the first layer
     change: Tensor
@@ -98,7 +98,7 @@ class ChainSteps(NaturalSteps):
 
     @torch.no_grad()
     def evaluate(self, problem: Problem, state: ChainState, step: int, *, with_cost: bool) -> Point:
-        """Return what the models predict and cost."""
+        """Return predictions and costs of the models."""
         executor: Any = problem.network.executor
         values, slopes = _values_at_sample(executor.chain, state)
         exact = executor.interpret(values[-1][..., None])[:, 0]
@@ -109,7 +109,7 @@ class ChainSteps(NaturalSteps):
             cost = self._divergence(executor, state).to(values[-1]) + self._prior(state)
         targets: Any = problem.targets
         score = targets.score(exact, state.original, state.target)
-        # What is handed on has the type of everything else.
+        # Predictions have the type of everything else.
         return Point(exact.to(state.original.parts[0].dtype), cost, score, (values, slopes))
 
     @torch.no_grad()
@@ -133,8 +133,8 @@ class ChainSteps(NaturalSteps):
                 left, leverage = through_inverse(values[number - 1], inverse.inputs)
             slope = slope + leverage * gain
             directions.append((left, right))
-        goal = self.goals(problem, score, slope) if state.goal is None else state.goal
-        length = self.length(goal, score, slope, step)[:, None]
+        goal = goals(problem, self.goal, score, slope) if state.goal is None else state.goal
+        length = length_of_step(goal, score, slope, self.n_steps - step)[:, None]
         (_, right), *others = directions
         changes = [
             [*pairs, (left, length * right)]
@@ -172,7 +172,7 @@ class ChainSteps(NaturalSteps):
         size = max(1, _CACHE_BYTES // n_bytes) if on_cpu else len(state.sample)
         found = state.kernel.new_empty(len(state.sample))
         factors = [_stacked(pairs, state.kernel) for pairs in state.changes]
-        divergence = _of_logits if _returns_logits(executor) else partial(_of_outputs, executor)
+        divergence = _of_logits if returns_logits(executor) else partial(_of_outputs, executor)
         for some in slices(len(found), size):
             outputs = _values_of_rows(executor.chain, state, factors, some)
             sample = state.sample[some]
@@ -220,7 +220,7 @@ def _some(state: ChainState, index: Tensor) -> ChainState:
 
 
 def _values_at_sample(chain: Chain, state: ChainState) -> tuple[list[Tensor], list[Tensor]]:
-    """Return what each layer makes of the samples, (n_searches, n_out), and tells the slopes."""
+    """Return outputs of each layer for the samples, (n_searches, n_out), and slopes."""
     own = state.leverage[state.sample, None] * state.change
     value = state.at_first[state.sample] + own
     pairs_of_values = [chain.layers[0].activated(value)]
@@ -244,7 +244,7 @@ def _stacked(pairs: list[tuple[Tensor, Tensor]], like: Tensor) -> tuple[Tensor, 
 def _values_of_rows(
     chain: Chain, state: ChainState, factors: list[tuple[Tensor, Tensor]], some: slice
 ) -> Tensor:
-    """Return what the chain makes of the training samples, (n_searches, n_rows, n_out)."""
+    """Return outputs of the chain for the training samples, (n_searches, n_rows, n_out)."""
     sample, memory = state.sample[some], chain.memory
     first = state.rows_at_first
     value = memory.tensor(("natural", 0), (len(sample), *first.shape[1:]), first)
@@ -268,12 +268,12 @@ def _values_of_rows(
 
 
 def inputs_of_layers(chain: Chain, rows: Tensor) -> list[Tensor]:
-    """Return what each layer of the given chain takes."""
+    """Return the inputs of each layer of the given chain."""
     return inputs_and_slopes(chain, rows)[0]
 
 
 def inputs_and_slopes(chain: Chain, rows: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-    """Return what each layer of the given chain takes, and what tells the slopes between them."""
+    """Return the inputs of each layer of the given chain, and the slopes of its activations."""
     inputs, slopes = [rows], []
     for layer in chain.layers[:-1]:
         value, kept = layer.activated(affine(layer, inputs[-1]))
@@ -303,7 +303,7 @@ def output_gradients(
     """Return derivatives of the scores of targets by what the last layer returns."""
     executor: Any = problem.network.executor
     targets: Any = problem.targets
-    if _returns_logits(executor):
+    if returns_logits(executor):
         return targets.gradient(outputs, target)
     with torch.enable_grad():
         outputs = outputs.detach().requires_grad_()
@@ -312,13 +312,13 @@ def output_gradients(
     return gradient
 
 
-def _returns_logits(executor: Any) -> bool:
-    """Tell whether the last layer of a chain returns the logits of classes."""
+def returns_logits(executor: Any) -> bool:
+    """Return whether the last layer of a chain returns the logits of classes."""
     return executor.likelihood.link == "logits" and not executor.steps[2]
 
 
 def affine(layer: Any, rows: Tensor) -> Tensor:
-    """Return what a given layer makes of rows, before its activation, in their type."""
+    """Return the outputs of a given layer before its activation, in the type of the rows."""
     bias = None if layer.bias is None else layer.bias.to(rows)
     return torch.nn.functional.linear(rows, layer.weight.to(rows), bias)
 

@@ -43,7 +43,7 @@ class NaturalEngine:
 
     @property
     def at_once_on_cpu(self) -> int:
-        """More searches together than this do not pay on a CPU."""
+        """Most searches that are worth running together on a CPU."""
         return (self.gaussian or self.steps).at_once_on_cpu
 
     @property
@@ -68,7 +68,7 @@ class NaturalEngine:
         return outcome(paths, targets.level, targets.continues)
 
     def outcome(self, problem: Problem, searches: Searches) -> Outcome:
-        """Return what the answers of searches cost."""
+        """Return costs of the answers of searches."""
         if self.gaussian is not None:
             return self.gaussian.outcome(problem, searches)
         targets = problem.targets
@@ -95,7 +95,7 @@ class NaturalEngine:
             keeper.take(number, better, point.prediction, point.cost, divergence, free)
 
         self._paths(problem, searches, watch=watch)
-        # What was estimated on the path is measured on all training samples.
+        # The estimates of the path are measured on all training samples.
         every = torch.arange(len(problem.training), device=searches.targets.device)
         _, increase = problem.at_query_and_increase(keeper.free, searches.queries, every)
         nats = increase.to(keeper.cost) * problem.n_training_rows

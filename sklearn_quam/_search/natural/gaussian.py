@@ -27,8 +27,7 @@ _NUMBERS, _LEAST_DRAWS, _MOST_DRAWS = 2**15, 32, 128
 _DRAWS_AT_ONCE = 4
 # Numbers that a core of a CPU has at hand, and searches for each sample.
 _CACHE_NUMBERS, _SEARCHES = 2**18, 11
-# Of more classes than this, the likeliest ones tell what it takes to make one of them likelier than
-# not.
+# Of more classes than this, costs of answers are computed for the likeliest ones.
 MANY_CLASSES = 64
 _N_STEPS, _NEAR = 10, 0.05
 # Of the log-odds of the two likeliest classes, in the median of so many training samples.
@@ -46,7 +45,7 @@ class GaussianHead:
 
     @property
     def at_once_on_cpu(self) -> int:
-        """More searches together than this do not pay on a CPU."""
+        """Most searches that are worth running together on a CPU."""
         n_classes = self.draws.shape[1]
         n_samples = max(16, _CACHE_NUMBERS // (_DRAWS_AT_ONCE * n_classes))
         return n_samples * min(n_classes, _SEARCHES)

@@ -11,6 +11,7 @@ from torch import Tensor
 from ..._curvature.influence import make_influence
 from ..._curvature.layers import features_of_layers
 from ..._curvature.preconditioner import LayerInverse, Preconditioner
+from ..._curvature.structures import damped_inverse
 from ..._network.free import Free, FreeNetwork
 from ..._network.limits import accumulation_dtype, rows_within, slices
 from ..._network.outputs import NetworkErrors
@@ -18,16 +19,16 @@ from ..._network.reference import Rows
 from ..problem import Problem
 from ..searches import Searches
 from .paths import Point
-from .walk import NaturalSteps, TrainingSample
+from .walk import NaturalSteps, TrainingSample, goals, length_of_step
 
 _ROWS_AT_ONCE = 256
 _TINY = 1e-30
 # The longest correction, in units of the natural gradient.
 _MAX_LENGTH = 1.5
-# What a correction gains of what its slope promises, and how far it changes the score in shares of
-# a step, where all of it is taken.
+# The share of its expected gain, and the change of the score in shares of a step, at which all of a
+# correction is taken.
 _GOOD_GAIN, _GOOD_DRIFT = 0.1, 0.25
-# What is added to the second moments of features, relative to their mean eigenvalue.
+# Damping of the second moments of features, relative to their mean eigenvalue.
 _DAMPING_OF_FEATURES = 1e-3
 
 
@@ -39,7 +40,7 @@ class GeneralState:
     free: Free
     # (n_searches, ...): values at the cut of the sample of each search
     query: Rows
-    # What the given network predicts for it
+    # The given network's prediction for it
     original: Any
     # (n_searches,): its target
     target: Tensor
@@ -57,7 +58,7 @@ class GeneralSteps(NaturalSteps):
 
     # The inverse curvature
     preconditioner: Preconditioner
-    # Names of the layers whose inputs tell which training samples are moved
+    # Names of the layers whose inputs measure the influence on training samples
     layers: tuple[str, ...]
     # Steps that make each model cheaper before it is looked at
     n_corrections: int
@@ -81,7 +82,7 @@ class GeneralSteps(NaturalSteps):
     def evaluate(
         self, problem: Problem, state: GeneralState, step: int, *, with_cost: bool
     ) -> Point:
-        """Return what the models predict and cost."""
+        """Return predictions and costs of the models."""
         network, targets = problem.network, problem.targets
         weights = network.free.weights(state.free)
         at_query = predict_at_query(network, weights, state.query)
@@ -98,7 +99,7 @@ class GeneralSteps(NaturalSteps):
         self, problem: Problem, state: GeneralState, point: Point, step: int, kept: Tensor | None
     ) -> GeneralState:
         """Take an equal share of the distance to the goal with the searches that are kept."""
-        gradient = _gradient(point.score, state.free)
+        gradient = gradient_of(point.score, state.free)
         score = point.score.detach()
         if kept is not None:
             state, score = _some(state, kept), score[kept]
@@ -106,8 +107,8 @@ class GeneralSteps(NaturalSteps):
         with torch.no_grad():
             direction = self.preconditioner(gradient)
             slope = _product(gradient, direction)
-            goal = self.goals(problem, score, slope) if state.goal is None else state.goal
-            length = self.length(goal, score, slope, step)
+            goal = goals(problem, self.goal, score, slope) if state.goal is None else state.goal
+            length = length_of_step(goal, score, slope, self.n_steps - step)
             state = replace(state, free=leaves(_moved(state.free, length, direction)), goal=goal)
         for _ in range(self.n_corrections):
             state = self._corrected(problem, state)
@@ -118,21 +119,23 @@ class GeneralSteps(NaturalSteps):
         assert state.goal is not None
         with torch.enable_grad():
             cost = self._cost(problem, state, state.free)
-            downhill = _gradient(cost, state.free)
+            downhill = gradient_of(cost, state.free)
             score = self._score(problem, state, state.free)
-            gradient = _gradient(score, state.free)
+            gradient = gradient_of(score, state.free)
         with torch.no_grad():
             direction, own = self.preconditioner(downhill), self.preconditioner(gradient)
             part = _product(gradient, direction) / _product(gradient, own).clamp(min=_TINY)
             direction = _moved(direction, -part, own)
             # The lowest point of the parabola through the cost here, its slope, and the cost there.
             slope = _product(downhill, direction)
-            there = self._cost(problem, state, _moved(state.free, -1.0, direction))
+            there = self._cost(
+                problem, state, _moved(state.free, -torch.ones_like(cost), direction)
+            )
             # Nothing here jumps: rounding must not lead searches of the same row to other places.
             bend = torch.maximum(2 * (there - cost + slope), slope / _MAX_LENGTH)
             length = torch.nan_to_num(slope / bend.clamp(min=_TINY), 0.0, 0.0, 0.0)
             free = _moved(state.free, -length, direction)
-            # Less of it where it gains little, or leads away from where the search was on its way.
+            # Less of it where it gains little, or changes the score.
             gain = (cost - self._cost(problem, state, free)) / (slope * length)
             drift = (self._score(problem, state, free) - score) / (state.goal / self.n_steps)
             share = (gain / _GOOD_GAIN).clamp(0, 1) * (2 - drift.abs() / _GOOD_DRIFT).clamp(0, 1)
@@ -140,14 +143,14 @@ class GeneralSteps(NaturalSteps):
             return replace(state, free=leaves(_moved(state.free, -length, direction)))
 
     def _score(self, problem: Problem, state: GeneralState, free: Free) -> Tensor:
-        """Return where models are on their way."""
+        """Return the scores of models."""
         targets: Any = problem.targets
         weights = problem.network.free.weights(free)
         at_query = predict_at_query(problem.network, weights, state.query)
         return targets.score(at_query, state.original, state.target)
 
     def _cost(self, problem: Problem, state: GeneralState, free: Free) -> Tensor:
-        """Return what models cost, in nats."""
+        """Return costs of models, in nats."""
         on_rows = problem.predict_each(free, state.rows.index[state.sample])
         given: Any = state.rows.given[state.sample]
         divergence = given.kl(on_rows)
@@ -198,7 +201,7 @@ def general_steps(
 
 
 def is_linear_throughout(problem: Problem, preconditioner: Preconditioner) -> bool:
-    """Tell whether all that is searched are linear layers, as in a chain."""
+    """Return whether only linear layers are searched, as in a chain."""
     rest = problem.network.split.rest
     layers = [rest.get_submodule(name) for name in _searched_layers(problem.network)]
     blocks = preconditioner.blocks
@@ -211,15 +214,10 @@ def _inverses_of_inputs(
     preconditioner: Preconditioner, layers: tuple[str, ...], features: list[Tensor]
 ) -> list[Tensor] | None:
     """Return inverse moments of the inputs of linear layers, as searches in chains take them."""
-    found = []
-    for layer in layers:
-        try:
-            block = preconditioner.of_layer(f"{layer}.weight")
-        except KeyError:
-            return None
-        if not isinstance(block, LayerInverse):
-            return None
-        found.append(block.inputs)
+    blocks = [preconditioner.of_layer(f"{layer}.weight") for layer in layers]
+    found = [block.inputs for block in blocks if isinstance(block, LayerInverse)]
+    if len(found) < len(blocks):
+        return None
     sizes = [(len(inverse), part.shape[1]) for inverse, part in zip(found, features, strict=False)]
     fits = len(found) == len(features) and all(n - n_in in (0, 1) for n, n_in in sizes)
     return found if fits else None
@@ -227,25 +225,20 @@ def _inverses_of_inputs(
 
 def _searched_layers(network: FreeNetwork) -> tuple[str, ...]:
     """Return the layers behind the cut that hold a searched parameter, the whole part if none."""
+    own = {name.rpartition(".")[0] for name in network.free.names} - {""}
+    modules = dict(network.split.rest.named_modules())
+    layers = tuple(name for name in modules if name in own)
     searched = {id(network.module.get_parameter(name)) for name in network.free.names}
-    rest = network.split.rest
-    own = {n.rpartition(".")[0] for n in network.free.names}
-    known = dict(rest.named_modules())
-    layers = tuple(name for name in known if name in own and name)
-    return layers or _holders(rest, searched)
-
-
-def _holders(module: torch.nn.Module, searched: set[int]) -> tuple[str, ...]:
-    found = tuple(
+    holders = tuple(
         name
-        for name, part in module.named_modules()
+        for name, part in modules.items()
         if any(id(p) in searched for p in part.parameters(recurse=False))
     )
-    return found or ("",)
+    return layers or holders or ("",)
 
 
 def _features(network: FreeNetwork, layers: tuple[str, ...], rows: Rows) -> list[Tensor]:
-    """Return what the searched layers take; values at the cut where none of them tells."""
+    """Return the inputs of the searched layers; values at the cut where there are none."""
     found = features_of_layers(network.split.rest, layers, rows)
     if found:
         return found
@@ -262,13 +255,10 @@ def _inverse_moment(features: Tensor) -> Tensor:
     size = moment.diagonal().mean()
     # Features that are all zero have no size; theirs must not be lost among the smallest numbers.
     size = torch.where(size > torch.finfo(moment.dtype).tiny ** 0.5, size, 1.0)
-    inverse = torch.linalg.inv(
-        moment + _DAMPING_OF_FEATURES * size * torch.eye(len(moment)).to(moment)
-    )
-    return inverse.to(features.dtype)
+    return damped_inverse(moment, _DAMPING_OF_FEATURES * float(size)).to(features.dtype)
 
 
-def _gradient(values: Tensor, free: Free) -> Free:
+def gradient_of(values: Tensor, free: Free) -> Free:
     """Return derivatives of a value of each model by its own parameters."""
     with NetworkErrors():
         parts = torch.autograd.grad(values.sum(), list(free.values()), materialize_grads=True)
@@ -283,10 +273,8 @@ def _product(first: Free, second: Free) -> Tensor:
     return torch.stack(parts).sum(dim=0)
 
 
-def _moved(free: Free, length: Tensor | float, direction: Free) -> Free:
+def _moved(free: Free, length: Tensor, direction: Free) -> Free:
     """Return parameters moved along a direction, by a length for each model."""
-    if isinstance(length, float):
-        return {name: value + length * direction[name] for name, value in free.items()}
     return {
         name: value + length.reshape(-1, *[1] * (value.ndim - 1)) * direction[name]
         for name, value in free.items()
@@ -294,7 +282,7 @@ def _moved(free: Free, length: Tensor | float, direction: Free) -> Free:
 
 
 def predict_at_query(network: FreeNetwork, weights: Free, query: Rows) -> Any:
-    """Return what models predict for the query row of each."""
+    """Return predictions of models for the query of each."""
     # Every row twice: modules that squeeze their output would lose the axis of a single one.
     twice = tuple(part[:, None].expand(-1, 2, *part.shape[1:]) for part in query)
     return network.executor.predict_each(weights, twice)[:, 0]

@@ -21,10 +21,11 @@ from ..._network.limits import accumulation_dtype, slices
 from ..._network.predictions import Categorical
 from ..problem import Problem
 from ..searches import Searches
+from .chain import affine, through_inverse
 from .paths import Point
-from .walk import NaturalSteps, TrainingSample
+from .walk import NaturalSteps, TrainingSample, length_of_step
 
-# What a core of a CPU has at hand.
+# The cache of a core of a CPU.
 _CACHE_BYTES = 2**20
 
 
@@ -68,17 +69,15 @@ class HeadSteps(NaturalSteps):
         rows = self.training_sample(problem, [features], drawn=False)
         # An inverse curvature amplifies rounding.
         exact = features.to(accumulation_dtype(features.device))
-        own = with_constant(exact, self.inverse.inputs)
-        left = own @ self.inverse.inputs.to(own)
-        bias = None if layer.bias is None else layer.bias.to(exact)
-        logits = torch.nn.functional.linear(exact, layer.weight.to(exact), bias)
+        left, leverage = through_inverse(exact, self.inverse.inputs)
+        logits = affine(layer, exact)
         (training,) = problem.training.rows
         seen = training[rows.index]
         kernel = (with_constant(seen, self.inverse.inputs) @ left.to(seen)[..., None])[..., 0]
         n_targets, n_classes = searches.n_targets, logits.shape[1]
         return HeadState(
             searches,
-            (left * own).sum(dim=-1),
+            leverage,
             left,
             logits,
             self.inverse.outputs.to(logits),
@@ -90,7 +89,7 @@ class HeadSteps(NaturalSteps):
 
     @torch.no_grad()
     def evaluate(self, problem: Problem, state: HeadState, step: int, *, with_cost: bool) -> Point:
-        """Return what the models predict and cost."""
+        """Return predictions and costs of the models."""
         logits = state.logits[:, None] + state.leverage[:, None, None] * state.change
         log_proba = torch.log_softmax(logits, dim=-1).flatten(0, 1)
         if step == 0 or not with_cost:
@@ -107,18 +106,20 @@ class HeadSteps(NaturalSteps):
     @torch.no_grad()
     def update(
         self,
-        problem: Problem,  # noqa: ARG002
+        problem: Problem,
         state: HeadState,
         point: Point,
         step: int,
         kept: Tensor | None,  # noqa: ARG002
     ) -> HeadState:
         """Take an equal share of the distance to the goal, in the memory of the state."""
-        gradient = _log_odds_gradient(point.inside, state.searches.targets)
+        targets: Any = problem.targets
+        gradient = targets.gradient(point.inside, state.searches.targets)
         direction = gradient @ state.inverse
         slope = state.leverage[:, None] * (gradient * direction).sum(dim=-1)
         score = point.score.view_as(slope)
-        length = self.length(torch.full_like(score, self.goal), score, slope, step)[..., None]
+        goal = torch.full_like(score, self.goal)
+        length = length_of_step(goal, score, slope, self.n_steps - step)[..., None]
         state.change.addcmul_(length, direction)
         state.pulled.addcmul_(length, gradient)
         return state
@@ -135,7 +136,7 @@ class HeadSteps(NaturalSteps):
         return {name: found[name] for name in problem.network.free.start}
 
     def _cost(self, problem: Problem, state: HeadState) -> Tensor:
-        """Return what the models cost, (n_samples, n_targets)."""
+        """Return costs of the models, (n_samples, n_targets)."""
         is_every = self.n_rows >= len(problem.training)
         change = state.change
         beyond = self._beyond_second_order(state, is_every)
@@ -148,7 +149,7 @@ class HeadSteps(NaturalSteps):
         return (known + beyond.to(known)).clamp(min=0)
 
     def _beyond_second_order(self, state: HeadState, is_every: bool) -> Tensor:
-        """Return what training samples cost beyond second order, or altogether.
+        """Return the cost on training samples beyond second order, or all of it.
 
         With p the probabilities of a training sample and d the centred change of its logits, it
         costs log(sum of p exp(d)). To second order that is half the variance of d, which the
@@ -175,11 +176,3 @@ class HeadSteps(NaturalSteps):
             cost = exact.clamp(min=0) - half * (not is_every)
             found[some] = (cost * count[some, :, None]).sum(dim=1)
         return found
-
-
-def _log_odds_gradient(log_proba: Tensor, targets: Tensor) -> Tensor:
-    """Return derivatives of the log-odds of targets by logits."""
-    index = targets[..., None]
-    # 1 - p of the target, as the sum of the others: of a sure model it is no zero.
-    others = log_proba.scatter(-1, index, -torch.inf).logsumexp(dim=-1, keepdim=True)
-    return (-(log_proba - others).exp()).scatter(-1, index, 1.0)

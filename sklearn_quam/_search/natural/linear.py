@@ -1,7 +1,7 @@
 """Linear search: the network taken as linear in its parameters, so that no steps are needed.
 
-A rival costs half the squared distance of its score over the variance of the score, and what the
-network predicts on the way to it is known in closed form.
+A rival costs half the squared distance of its score over the variance of the score, and the
+predictions between are known in closed form.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..._network.outputs import NetworkErrors
 from ..problem import Problem
 from ..searches import Searches
 from .chain import affine, inputs_and_slopes, output_gradients
-from .general import leaves, predict_at_query
+from .general import gradient_of, leaves, predict_at_query
 from .paths import Paths, Point, ended_where_infinite
 from .walk import Watch, goals, length_of_step
 
@@ -71,7 +71,7 @@ class LinearSteps:
         return self
 
     def _interpreted(self, problem: Problem, scores: Tensor) -> Any:
-        """Return what scores mean."""
+        """Return the predictions that scores make."""
         if self.inverses is not None:
             executor: Any = problem.network.executor
             return executor.interpret(scores[..., None])[:, 0]
@@ -88,11 +88,8 @@ class LinearSteps:
             prediction = predict_at_query(network, network.free.weights(free), query)
             original = searches.original[index]
             score = targets.score(prediction, original, searches.target[index])
-            with NetworkErrors():
-                gradients = torch.autograd.grad(
-                    score.sum(), list(free.values()), materialize_grads=True
-                )
-        direction = self.preconditioner(dict(zip(free, gradients, strict=True)))
+            gradient = gradient_of(score, free)
+        direction = self.preconditioner(gradient)
         return {
             name: value.detach() + at[index].reshape(-1, *[1] * (value.ndim - 1)) * direction[name]
             for name, value in free.items()

@@ -21,13 +21,13 @@ _FIRST_PARTS = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2)
 class Point(NamedTuple):
     """Models that searches have arrived at."""
 
-    # What they predict for the sample of each search
+    # Their predictions for the sample of each search
     prediction: Any
     # (n_searches,): what they cost, in nats
     cost: Tensor
     # (n_searches,): log-odds of the target, or the shift of the mean
     score: Tensor
-    # What the next step needs of the forward pass
+    # Values of the forward pass that the next step needs
     inside: Any = None
 
 
@@ -44,7 +44,7 @@ class Paths:
 
     @property
     def cost(self) -> Tensor:
-        """What the models cost, (n_points, n_searches)."""
+        """Costs of the models, (n_points, n_searches)."""
         return torch.stack([point.cost for point in self.points])
 
     @property
@@ -131,7 +131,7 @@ def _with_first_part(
 
 
 def outcome(paths: Paths, level: float, continues: bool) -> Outcome:
-    """Return what the answers cost that searches are after, by their paths.
+    """Return costs of the answers that searches go to, by their paths.
 
     The cost is taken to rise with the square of the distance. It is interpolated where a path
     passes the answer.

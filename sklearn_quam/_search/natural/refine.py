@@ -25,7 +25,7 @@ from ..problem import Problem
 from .general import leaves, predict_at_query
 
 _TINY = 1e-30
-# Equal shares of the way from the given network to the answer; Gauss-Newton and L-BFGS steps there.
+# Equal shares of the distance to the answer; Gauss-Newton and L-BFGS steps there.
 _N_STAGES, _N_STEPS, _N_QUASI_STEPS = 8, 12, 60
 # A search ends after so many steps in a row that gain less than this share of its cost. L-BFGS has
 # to find out first how long its steps may be.
@@ -38,9 +38,9 @@ _SHARES = (1.0, 0.4, 0.15, 0.05)
 _MEMORY = 30
 # Newton steps back to the answer, where they end, and how far off a model may still be.
 _N_BACK, _AT_ANSWER, NEAR_ANSWER = 15, 1e-10, 1e-7
-# What is added to the curvature at first and at least, and how it changes after good and bad steps.
+# Damping of the curvature at first and at least, and how it changes after good and bad steps.
 _DAMPING, _LEAST_DAMPING, _LESS, _MORE = 1e-3, 1e-6, 0.3, 4.0
-# Training rows that tell what a model costs, and products of numbers that a search may take.
+# Training samples on which costs are measured, and products of numbers that a search may take.
 _MOST_ROWS, _FEWEST_ROWS, _MOST_WORK, _LEAST_EFFORT = 4096, 128, 2**30, 0.005
 # Values of a search that are held together: of so many starts, in numbers of its parameters.
 _N_STARTS, _N_VECTORS = 3, 2 * _MEMORY + 16
@@ -50,7 +50,7 @@ _N_STARTS, _N_VECTORS = 3, 2 * _MEMORY + 16
 class Effort:
     """How much a network allows: large ones have fewer rows and steps."""
 
-    # Training rows that tell what a model costs
+    # Training samples on which costs are measured
     n_rows: int
     # Share of the usual steps
     share: float
@@ -70,7 +70,7 @@ class Effort:
 def effort_for(problem: Problem) -> Effort:
     """Return how much work a search for the cheapest model may be."""
     size, n_outputs = problem.network.free.size, problem.targets.n_answers
-    # What a row takes for a product with the curvature, outputs with all that is done to them.
+    # Work on a sample for a product with the curvature, outputs with all that is done to them.
     each = 6 * (size + 16 * n_outputs)
     usual = (_N_STAGES + _N_STEPS) * _N_PRODUCTS + len(_SHARES) * _N_QUASI_STEPS
     allowed = _MOST_WORK // (usual * each)
@@ -87,21 +87,21 @@ class Boundary:
     Models are rows of a matrix: all free parameters one after the other.
     """
 
-    # What the searches have in common, in double precision
+    # In double precision
     problem: Problem
     # An inverse of the curvature; None where there is none
     inverse: Preconditioner | None
     # (n_searches, ...): values at the cut of the row of each search
     query: Rows
-    # What the given network predicts for it
+    # The given network's prediction for it
     original: Prediction
     # (n_searches,): the answers
     target: Tensor
-    # (n_searches, n_rows): training rows that tell what a model costs, and how many rows each of
-    # them stands for
+    # (n_searches, n_rows): training samples on which costs are measured, and how many each of them
+    # represents
     index: Tensor
     count: Tensor
-    # What the given network predicts for these
+    # The given network's predictions for these
     given: Prediction
     # The precision of the prior around the given network
     precision: float
@@ -154,18 +154,18 @@ class Boundary:
         return score.detach(), _gradient(score, free)
 
     def cost(self, prediction: Any, free: Free) -> Tensor:
-        """Return what models cost that predict this for the training rows."""
+        """Return costs of models, given their predictions for the training samples."""
         return (self.given.kl(prediction) * self.count).sum(dim=1) + self.prior(free)
 
     def prior(self, free: Free) -> Tensor:
-        """Return what it costs to be away from the given network."""
+        """Return costs of models in the prior around the given network."""
         start = self.problem.network.free.start
         squares = [(v - start[name]).flatten(1).square().sum(dim=1) for name, v in free.items()]
         return self.precision / 2 * torch.stack(squares).sum(dim=0)
 
     @torch.no_grad()
     def costs(self, models: Tensor) -> Tensor:
-        """Return what models cost; infinite where that is not a number."""
+        """Return costs of models; infinite where that is not a number."""
         free = self.free(models)
         cost = self.cost(self.problem.predict_each(free, self.index), free)
         return torch.nan_to_num(cost, torch.inf, torch.inf)
@@ -173,23 +173,23 @@ class Boundary:
     def back(
         self, models: Tensor, level: Tensor | float = 0.0, natural: bool = True
     ) -> tuple[Tensor, Tensor]:
-        """Lead models to where their scores have a level; return them, and who has got there."""
+        """Lead models to where their scores have a level; return them, and which have arrived."""
         score, normal = self.slope(models)
         for _ in range(_N_BACK):
             gap = level - score
             off = gap.abs() > _AT_ANSWER
             if not off.any():
                 break
-            way = self.solve(normal) if natural else normal
-            length = torch.where(off, gap / _dot(normal, way).clamp(min=_TINY), 0.0)
-            models = torch.nan_to_num(models + length[:, None] * way, 0.0, 0.0, 0.0)
+            direction = self.solve(normal) if natural else normal
+            length = torch.where(off, gap / _dot(normal, direction).clamp(min=_TINY), 0.0)
+            models = torch.nan_to_num(models + length[:, None] * direction, 0.0, 0.0, 0.0)
             score, normal = self.slope(models)
         return models, (score - level).abs() < NEAR_ANSWER
 
     def tried(
         self, models: Tensor, costs: Tensor, step: Tensor, level: Tensor | float = 0.0
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the cheapest models on the way of a step, what they cost, and the shares taken."""
+        """Return the cheapest models along a step, their costs, and the shares taken."""
         best, least, taken = models, costs, torch.zeros_like(costs)
         for share in _SHARES:
             trial, there = self.back(models + share * step, level)
@@ -204,17 +204,17 @@ class Boundary:
 def _newton_step(
     boundary: Boundary, models: Tensor, level: Tensor | float, damping: Tensor, n_products: int
 ) -> Tensor:
-    """Return the way to the cheapest models of a level, by a quadratic model of the cost."""
+    """Return the step to the cheapest models of a level, by a quadratic model of the cost."""
     free = leaves(boundary.free(models))
     prediction = boundary.problem.predict_each(free, boundary.index)
     parts, values = prediction.parts, list(free.values())
     # Gradients are linear in what goes in at the outputs: their derivative by it leads forward.
     seeds = [torch.zeros_like(part, requires_grad=True) for part in parts]
-    ways: Any = {"retain_graph": True, "materialize_grads": True}
+    options: Any = {"retain_graph": True, "materialize_grads": True}
     with NetworkErrors():
-        backward = torch.autograd.grad(_inner(parts, seeds), values, create_graph=True, **ways)
+        backward = torch.autograd.grad(_inner(parts, seeds), values, create_graph=True, **options)
         cost = boundary.cost(prediction, free)
-        gradient = _matrix(torch.autograd.grad(cost.sum(), values, **ways))
+        gradient = _matrix(torch.autograd.grad(cost.sum(), values, **options))
     score, normal = boundary.slope(models)
     scales = [scale * boundary.count[..., None] for scale in _information(prediction)]
     diagonal = (boundary.precision + damping)[:, None]
@@ -222,9 +222,9 @@ def _newton_step(
     def product(vectors: Tensor) -> Tensor:
         with NetworkErrors():
             along = _inner(backward, list(boundary.free(vectors).values()))
-            forward = torch.autograd.grad(along, seeds, **ways)
+            forward = torch.autograd.grad(along, seeds, **options)
             outer = [scale * part for scale, part in zip(scales, forward, strict=True)]
-            found = torch.autograd.grad(_inner(parts, outer), values, **ways)
+            found = torch.autograd.grad(_inner(parts, outer), values, **options)
         return _matrix(found) + diagonal * vectors
 
     steep = boundary.solve(normal)
@@ -255,7 +255,7 @@ def _newton_step(
 
 
 class _Ending:
-    """Tells which searches still gain something."""
+    """Ends searches that no longer gain anything."""
 
     def __init__(self, costs: Tensor, patience: int = _PATIENCE) -> None:
         self._patience = patience
@@ -328,7 +328,7 @@ def _quasi_newton(boundary: Boundary, models: Tensor, costs: Tensor, effort: Eff
         new = torch.where(ending.running[:, None], new, models)
         ending.note(costs, found)
         models, costs, failed = new, found, taken == 0
-        # What does not help is forgotten; then steps become shorter.
+        # Failed pairs are forgotten; then steps become shorter.
         pairs = [(moved, change, fine & ~failed) for moved, change, fine in pairs]
         length = torch.where(failed & fresh, length * _SHARES[2], torch.where(failed, length, 1.0))
     return models
@@ -337,7 +337,7 @@ def _quasi_newton(boundary: Boundary, models: Tensor, costs: Tensor, effort: Eff
 def _inverse_product(
     solve: Callable[[Tensor], Tensor], pairs: list[tuple[Tensor, Tensor, Tensor]], vectors: Tensor
 ) -> Tensor:
-    """Return products with the inverse curvature that pairs of moves and changes tell."""
+    """Return products with the inverse curvature of L-BFGS, by pairs of moves and changes."""
     factors = []
     for moved, change, fine in reversed(pairs):
         rate = torch.where(fine, 1 / _dot(moved, change), 0.0)
@@ -373,7 +373,7 @@ def cheapest_models(
 
 
 def _information(prediction: Any) -> list[Tensor]:
-    """Return what a small change of each part of a prediction costs: the Fisher information."""
+    """Return the Fisher information of each part of a prediction."""
     if isinstance(prediction, Categorical):
         return [prediction.log_proba.detach().exp()]
     variance = prediction.variance.detach()

@@ -36,13 +36,13 @@ class TrainingSample:
     # (n_samples, n_rows): how many training samples each of them represents, sample weights
     # included
     count: Tensor
-    # What the given network predicts for them, (n_samples, n_rows)
+    # The given network's predictions for them, (n_samples, n_rows)
     given: Prediction
 
 
 @dataclass(frozen=True, eq=False)
 class NaturalSteps:
-    """What the steps through chains and through other networks share."""
+    """The common part of steps through heads, chains and other networks."""
 
     # Number of steps
     n_steps: int
@@ -77,24 +77,16 @@ class NaturalSteps:
         count = count * (problem.n_training_rows / len(training))
         return TrainingSample(index, count, problem.original_on_training[index])
 
-    def goals(self, problem: Problem, score: Tensor, slope: Tensor) -> Tensor:
-        """Return where each search goes, given where it starts and how fast its score can rise."""
-        return goals(problem, self.goal, score, slope)
-
-    def length(self, goal: Tensor, score: Tensor, slope: Tensor, step: int) -> Tensor:
-        """Return how far to go along the cheapest direction."""
-        return length_of_step(goal, score, slope, self.n_steps - step)
-
 
 def goals(problem: Problem, goal: float, score: Tensor, slope: Tensor) -> Tensor:
-    """Return where each search goes, given where it starts and how fast its score can rise."""
+    """Return the score that each search goes to, given that of its start and its slope."""
     if problem.network.executor.likelihood.kind is Categorical:
         return torch.full_like(score, goal)
     return score + _GOAL_OF_VALUES * slope.clamp(min=0).sqrt()
 
 
 def length_of_step(goal: Tensor, score: Tensor, slope: Tensor, n_left: int) -> Tensor:
-    """Return how far to go along the cheapest direction; zero where nothing moves."""
+    """Return the length of a step along the cheapest direction; zero where nothing moves."""
     share = (goal - score).clamp(min=0) / n_left
     moves = slope > torch.finfo(slope.dtype).tiny
     return torch.where(moves, share / torch.where(moves, slope, 1.0), 0.0)
@@ -133,9 +125,9 @@ def walk(
 
 
 def is_measured(step: int, n_steps: int) -> bool:
-    """Tell whether the cost of models is measured: from the first step on at each second one.
+    """Return whether costs are measured: at every second step, from the first one on.
 
-    Between them the square root of the cost is about straight.
+    Between them the square root of the cost is about linear.
     """
     return step % 2 == 1 or step in (0, n_steps)
 

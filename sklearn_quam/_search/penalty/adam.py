@@ -18,7 +18,7 @@ from ..searches import Searches
 
 @dataclass(frozen=True, eq=False)
 class PenaltyState:
-    """Searches that are under way: their models, and the moments of their gradients."""
+    """Running searches: their models, and the moments of their gradients."""
 
     # (n_searches, ...): free parameters; running means of gradients, and of their squares
     free: Free
@@ -35,7 +35,7 @@ class PenaltyState:
 
 
 class Evaluation(NamedTuple):
-    """What the current models of searches predict and cost."""
+    """Predictions and costs of the current models of searches."""
 
     # Predictions for the sample of each search
     at_query: Any

@@ -163,7 +163,7 @@ class PenaltySearch(BaseEstimator):
         generator: torch.Generator,
         limits: Limits,  # noqa: ARG002
     ) -> PenaltyEngine:
-        """Return what runs the searches, with mini-batches that a generator draws."""
+        """Return the engine of the searches, with mini-batches that a generator draws."""
         n_rows, task = len(problem.training), int(not problem.is_classification)
         chosen = {
             name: values[task] if getattr(self, name) == "auto" else getattr(self, name)
@@ -202,7 +202,7 @@ class PenaltySearch(BaseEstimator):
 
 
 def _scale_of_layers(problem: Problem) -> dict[str, float]:
-    """Return factors with which a step changes what each layer computes about alike."""
+    """Return factors with which a step changes the outputs of each layer about equally."""
     free = problem.network.free
     # A model that is linear in what is searched is easily overshot.
     if len({name.rpartition(".")[0] for name in free.names}) == 1:

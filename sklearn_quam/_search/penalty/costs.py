@@ -16,7 +16,7 @@ _SHORTEST = 0.01
 
 
 class AnswerCosts:
-    """What the answer that each search goes to costs, in mean loss.
+    """Costs of the answers that searches go to, in mean loss.
 
     The cost is the loss increase that the given network expects itself. It is taken to rise with
     the square of the distance; the cost of a unit distance is averaged over the last steps.
@@ -64,7 +64,7 @@ class AnswerCosts:
         self._rival = self._rival.replaced(self._every, better | closer, visit.prediction)
 
     def outcome(self, n_training_rows: int) -> Outcome:
-        """Return what the answers cost, in nats."""
+        """Return costs of the answers, in nats."""
         cost = self._cost
         if self._targets.continues:
             cost = torch.where(torch.isinf(cost), self._continued, cost)

@@ -1,4 +1,4 @@
-"""Penalty search as an engine: what is asked about samples, read off its searches."""
+"""Penalty search as an engine: questions about samples, answered by its searches."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class PenaltyEngine:
         return answers.outcome(problem.n_training_rows)
 
     def outcome(self, problem: Problem, searches: Searches) -> Outcome:
-        """Return what the answers of searches cost."""
+        """Return costs of the answers of searches."""
         answers = AnswerCosts(problem, searches, self.steps.window)
         for visit in run_searches(problem, self.steps, searches):
             answers.on_visit(visit)
