@@ -39,7 +39,6 @@ from ..networks import (
     CLASSIFIERS,
     LABELS,
     QUIET,
-    REGRESSORS,
     TARGET,
     TWO_TARGETS,
     WORDS,
@@ -275,15 +274,6 @@ def test_fitted_network_is_the_first_member_and_stays_as_it_is(kind, frozen):
     assert largest_difference(nets) > 1e-3
 
 
-def test_scaler_before_a_frozen_network():
-    net = fitted(mlp(), StandardScaler().fit_transform(X64))
-    pipe = make_pipeline(StandardScaler(), FrozenEstimator(net))
-    est = DeepEnsembleClassifier(pipe, n_estimators=3, random_state=0).fit(X64, LABELS)
-    assert est.estimators_[0][-1].estimator is net
-    assert largest_difference(est.estimators_, X64_NEW) > 1e-3
-    assert not hasattr(pipe[0], "mean_")
-
-
 def test_weights_of_a_module_are_drawn_anew():
     module = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))
     with torch.no_grad():
@@ -308,12 +298,6 @@ def test_computed_weights_are_drawn_anew(normalise):
     assert (layer.weight - before).abs().max() > 0.01
 
 
-def test_a_module_that_contains_a_layer_decides_its_weights():
-    attention = nn.MultiheadAttention(4, 2)
-    _draw_weights(attention)
-    assert (attention.out_proj.bias == 0).all()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["loky", "threading"])
 def test_number_of_jobs_changes_nothing(backend):
@@ -323,12 +307,6 @@ def test_number_of_jobs_changes_nothing(backend):
         two = clone(est).set_params(n_jobs=2).fit(X, LABELS)
     for a, b in zip(one.estimators_, two.estimators_, strict=True):
         np.testing.assert_allclose(predictions(a), predictions(b), rtol=1e-5, atol=1e-6)
-
-
-def test_default_is_five_small_networks():
-    est = DeepEnsembleRegressor(random_state=0).fit(X64[:20], TARGET[:20])
-    assert len(est.estimators_) == 5
-    assert {net["network"].hidden_layer_sizes for net in est.estimators_} == {(64, 64)}
 
 
 def test_arguments_of_fit_reach_all_members():
@@ -364,8 +342,6 @@ def test_sample_weight_reaches_all_members(in_pipeline, is_pretrained, routing):
     ("net", "y"),
     [
         (lambda: skorch_net(classes=["owl", "dog", "cat"]), WORDS[LABELS]),
-        (lambda: skorch_net(), 10 * LABELS),
-        (lambda: make_pipeline(StandardScaler(), skorch_net()), WORDS[LABELS]),
         (lambda: NeuralNetBinaryClassifier(Dense, module__n_out=1, **QUIET), WORDS[BINARY]),
     ],
 )
@@ -456,18 +432,6 @@ def test_mixture_is_the_average_of_its_parts(mixture, single, make, y):
     for again in (one, pickle.loads(pickle.dumps(one))):
         np.testing.assert_array_equal(again.predict(X64_NEW), parts[0].predict(X64_NEW))
         np.testing.assert_array_equal(again.predict_uncertainty(X64_NEW), of_parts[0])
-
-
-def test_mixture_of_trained_networks_has_their_own_noise():
-    est = MixtureLaplaceRegressor(
-        REGRESSORS["mlp"](), n_estimators=3, n_samples=8, random_state=0
-    ).fit(X64, TARGET, X_val=X64_NEW, y_val=np.sin(X64_NEW[:, 0]))
-    assert largest_difference(est.estimators_, X64_NEW) > 1e-3
-    half = noise_and_calibration_rows(len(X64_NEW))[0]
-    for net, method in zip(est.estimators_, est._fitted.models.methods, strict=True):
-        residuals = (net.predict(X64_NEW) - np.sin(X64_NEW[:, 0]))[half]
-        noise = method.reference.likelihood.noise_variance
-        np.testing.assert_allclose(noise, [np.mean(residuals**2)], rtol=1e-5)
 
 
 def test_members_keep_no_data_and_are_cut_before_their_last_layer():

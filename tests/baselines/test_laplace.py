@@ -21,9 +21,7 @@ from sklearn_quam.baselines.laplace import _normal_numbers
 from ..curvature.slow_curvature import close, seeded
 from ..networks import (
     BINARY,
-    IMAGES,
     LABELS,
-    SEQUENCES,
     TARGET,
     TWO_TARGETS,
     X64,
@@ -82,10 +80,6 @@ def uncertainties(est, X=X64_NEW):
         for setting in ("given", "expected")
         for part in est.set_params(setting=setting).predict_uncertainty(X)
     ]
-
-
-def covariance_of(module, structure, X=X64, y=LABELS, new=X64_NEW, **options):
-    return classifier(module, structure, **options).fit(X, y).score_distribution(new)[1]
 
 
 # -- Bayesian linear regression ------------------------------------------------------------
@@ -176,24 +170,6 @@ def test_networks_that_predict_variances_vary_in_them_too(structure):
 # What the network returns, number of outputs, targets.
 LOGISTIC = [("binary_logit", 1, NOISY), ("logits", 2, NOISY), ("logits", 3, LABELS)]
 each_logistic = pytest.mark.parametrize(("link", "n_out", "y"), LOGISTIC)
-
-
-@each_logistic
-def test_the_full_curvature_of_linear_logits_is_the_hessian_of_the_loss(link, n_out, y):
-    layer = seeded(lambda: nn.Linear(4, n_out, bias=False))
-
-    def loss(weight):
-        scores = torch.tensor(X64) @ weight.T
-        if link == "binary_logit":
-            scores = torch.cat([torch.zeros_like(scores), scores], dim=1)
-        return nn.functional.cross_entropy(scores, torch.tensor(y), reduction="sum")
-
-    hessian = torch.autograd.functional.hessian(loss, layer.weight.detach())
-    hessian = hessian.reshape(4 * n_out, 4 * n_out)
-    inverse = torch.linalg.inv(hessian + PRECISION * torch.eye(4 * n_out).double())
-    inverse, new = inverse.reshape(n_out, 4, n_out, 4), torch.tensor(X64_NEW)
-    expected = torch.einsum("ni,kilj,nj->nkl", new, inverse, new)
-    close(covariance_of(layer, "full", y=y, link=link), expected, 1e-8)
 
 
 def expected_proba(mean, covariance, link, n_nodes=24):
@@ -293,20 +269,6 @@ def test_senseless_precisions_are_refused(value):
         classifier(dense(), prior_precision=value).fit(X64, LABELS)
 
 
-@settings(max_examples=8, deadline=None)
-@given(st.floats(1e-3, 1e3), st.sampled_from(STRUCTURES), st.sampled_from(["last_layer", "all"]))
-def test_more_prior_precision_means_less_uncertainty(precision, structure, parameters):
-    wide, narrow = (
-        regressor(seeded(dense, 1), structure, prior_precision=p, parameters=parameters)
-        .fit(X64, TARGET)
-        .predict_uncertainty(X64_NEW)
-        .epistemic
-        for p in (precision, 1.5 * precision)
-    )
-    assert (narrow < wide).all()
-    assert (wide < np.inf).all()
-
-
 # -- memory --------------------------------------------------------------------------------
 
 
@@ -373,70 +335,6 @@ def test_both_settings_and_a_pickled_copy_use_the_same_draws(parameters):
             np.testing.assert_array_equal(first, second)
     with pytest.raises(ValueError, match=r"n_samples .* changed after fit"):
         est.set_params(n_samples=10_000).predict_uncertainty(X64_NEW)
-
-
-# -- networks of unusual build -------------------------------------------------------------
-
-
-class Idle(nn.Module):
-    """Its last layer may be idle, its first is called or not, and its second is the first."""
-
-    def __init__(self, kind):
-        super().__init__()
-        self.body, self.head = nn.Linear(4, 4, bias=False), nn.Linear(4, 3)
-        self.second = nn.Linear(4, 4, bias=False)
-        self.idle, self.kind = nn.Linear(4, 2), kind
-        if kind == "tied":
-            self.second.weight = self.body.weight
-
-    def forward(self, x):
-        value = torch.tanh(x @ self.body.weight.T if self.kind == "uncalled" else self.body(x))
-        if self.kind == "tied":
-            value = torch.tanh(self.second(value))
-        return (self.head(value), self.idle(value)) if self.kind == "runs" else self.head(value)
-
-
-@each_structure
-@pytest.mark.parametrize("kind", ["idle", "runs"])
-def test_parameters_that_change_nothing(structure, kind):
-    every, used = (
-        covariance_of(seeded(Idle, kind), structure, parameters=parameters)
-        for parameters in ("all", ["body.*", "head.*"])
-    )
-    close(every, used)
-
-
-class Standardised(nn.Conv2d):
-    def forward(self, x):
-        weight = self.weight / self.weight.flatten(1).std(dim=1)[:, None, None, None]
-        return self._conv_forward(x, weight, self.bias)
-
-
-@pytest.mark.parametrize("kind", ["uncalled", "tied", "standardised"])
-def test_layers_without_kronecker_factors_are_taken_by_their_diagonal(kind):
-    module, data = seeded(Idle, kind), {"parameters": ["body.weight"]}
-    if kind == "standardised":
-        layers = [Standardised(2, 3, 3), nn.Tanh(), nn.Flatten(), nn.Linear(48, 3)]
-        module, images = nn.Sequential(*layers).double(), IMAGES.astype(float)[:15]
-        data = {"parameters": ["0.weight"], "X": images, "y": LABELS[:15], "new": images}
-    close(*(covariance_of(module, structure, **data) for structure in ("kron", "diag")))
-
-
-class Folded(nn.Module):
-    """Steps of a sequence are rows of the first layer."""
-
-    def __init__(self):
-        super().__init__()
-        self.steps, self.head = nn.Linear(4, 5), nn.Linear(5, 3)
-
-    def forward(self, x):
-        values = self.steps(x.reshape(-1, 4)).reshape(len(x), -1, 5)
-        return self.head(torch.tanh(values).mean(dim=1))
-
-
-def test_kronecker_factors_leave_out_layers_that_see_rows_otherwise():
-    est = LaplaceClassifier(Folded(), parameters="all", random_state=0).fit(SEQUENCES, LABELS)
-    assert (est.predict_uncertainty(SEQUENCES[:3]).epistemic > 0).all()
 
 
 def test_low_rank_updates_have_no_kronecker_factors():

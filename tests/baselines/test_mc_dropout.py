@@ -8,21 +8,16 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import entropy
-from sklearn.base import clone
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
-from skorch import NeuralNetClassifier
 from torch import nn
 from torch.nn import functional
 
-from sklearn_quam import MCDropoutClassifier, MCDropoutRegressor, ReferenceClassifier
+from sklearn_quam import MCDropoutClassifier, MCDropoutRegressor
 from sklearn_quam._network import limits
 from sklearn_quam.baselines import mc_dropout
 
 from ..networks import (
     IMAGES,
     LABELS,
-    QUIET,
     SEQUENCES,
     TARGET,
     TWO_TARGETS,
@@ -34,11 +29,8 @@ from ..networks import (
     MeanAndVariance,
     Recurrent,
     X,
-    assert_same,
     dense,
-    each_model,
     evaluate,
-    fitted,
     module_state,
 )
 
@@ -352,19 +344,6 @@ def test_chunks_change_nothing(at_once, monkeypatch):
     np.testing.assert_allclose(est.predict_uncertainty(X64_NEW), u, rtol=1e-9)
 
 
-def test_seeds_decide_the_masks():
-    def drawn(seed):
-        torch.rand(3)
-        return sampled(classifier(module, random_state=seed), X_NEW)
-
-    module = with_dropout()
-    first = drawn(0)
-    assert len(first) == 256
-    assert torch.equal(drawn(0), first)
-    assert (drawn(1) - first).abs().max() > 1e-2
-    assert (drawn(None) - drawn(None)).abs().max() > 1e-2
-
-
 # -- what is run, and what stays as it is --------------------------------------------------
 
 
@@ -430,36 +409,6 @@ def test_interruption_leaves_everything_as_it_was(error, monkeypatch):
     assert functional.dropout(values, 0.25).count_nonzero() == pytest.approx(3000, abs=150)
     assert (module_state(module), module_state(own)) == (state, own_state)
     assert torch.equal(sampled(est, X_NEW), before)
-
-
-def test_batch_normalisation_stays_in_evaluation_mode():
-    module = nn.Sequential(nn.Dropout(0.4), nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))
-    module.train()(torch.tensor(X))
-    state, est = module_state(module), classifier(module, n_samples=9)
-    own_state = module_state(est._fitted.reference.module)
-    with_others = sampled(est, np.concatenate([X_NEW[:1], 100 * X_NEW]))
-    np.testing.assert_allclose(with_others[:, :1], sampled(est, X_NEW[:1]), 1e-4, 1e-5)
-    assert module_state(module) == state
-    assert module_state(est._fitted.reference.module) == own_state
-
-
-# -- estimators and regressors -------------------------------------------------------------
-
-
-@each_model
-def test_estimators_of_other_libraries(make, wrapper, y):
-    pipe = fitted(make_pipeline(StandardScaler(), make()), X, y)
-    kind = MCDropoutClassifier if wrapper is ReferenceClassifier else MCDropoutRegressor
-    est = kind(pipe, p=0.3, n_samples=16, random_state=0).fit(X, y)
-    assert_same(est, pipe)
-    assert (est.predict_uncertainty(X_NEW).epistemic > 0).all()
-
-
-def test_unfitted_net_is_trained_with_its_own_dropout():
-    net = NeuralNetClassifier(with_dropout(), criterion=nn.CrossEntropyLoss, **QUIET)
-    est = clone(MCDropoutClassifier(net, n_samples=8, random_state=0)).fit(X, LABELS)
-    assert est.p_ is None
-    assert_same(est, est.estimator_)
 
 
 @pytest.mark.parametrize("link", ["mean_variance", "mean_log_variance"])
