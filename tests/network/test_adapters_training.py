@@ -1,7 +1,5 @@
 """Pipelines, frozen estimators, and estimators that are still to be trained."""
 
-import contextlib
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -42,11 +40,18 @@ from ..networks import (
     Tokens,
     X,
     assert_same,
-    dense,
     each_model,
-    evaluate,
     fitted,
     predictions,
+)
+
+few_models = pytest.mark.parametrize(
+    ("make", "wrapper", "y"),
+    [
+        (CLASSIFIERS["skorch"], ReferenceClassifier, LABELS),
+        (REGRESSORS["mlp"], ReferenceRegressor, TARGET),
+    ],
+    ids=["skorch classifier", "scikit-learn regressor"],
 )
 
 
@@ -66,15 +71,7 @@ def test_nested_pipeline(make, wrapper, y):
     assert_same(wrapper(pipe).fit(X, y), pipe)
 
 
-def test_pipeline_that_ends_in_a_module():
-    scaler, module = StandardScaler().fit(X), dense()
-    est = ReferenceClassifier(make_pipeline(scaler, module)).fit(X, LABELS)
-    expected = torch.softmax(evaluate(module, scaler.transform(X_NEW)), dim=1)
-    np.testing.assert_allclose(est.predict_proba(X_NEW), expected, 1e-5)
-
-
-@pytest.mark.parametrize("sparse_threshold", [0.0, 1.0], ids=["dense", "sparse"])
-@pytest.mark.parametrize("kind", ["mlp", "logistic"])
+@pytest.mark.parametrize(("kind", "sparse_threshold"), [("mlp", 0.0), ("logistic", 1.0)])
 def test_columns_of_text_with_missing_values(kind, sparse_threshold):
     frame = pd.DataFrame(X.copy(), columns=["a", "b", "c", "d"])
     frame["colour"] = np.where(X[:, 2] > 0, "red", "blue")
@@ -94,7 +91,7 @@ def test_columns_of_text_with_missing_values(kind, sparse_threshold):
     np.testing.assert_array_equal(est.feature_names_in_, frame.columns)
 
 
-@each_model
+@few_models
 def test_frozen_estimator_is_given(make, wrapper, y):
     net = make()
     frozen = FrozenEstimator(fitted(net, X, y))
@@ -104,7 +101,7 @@ def test_frozen_estimator_is_given(make, wrapper, y):
     assert_same(est, net)
 
 
-@each_model
+@few_models
 def test_scaler_before_a_frozen_network_is_fitted(make, wrapper, y):
     scaler = StandardScaler().fit(X)
     net = fitted(make(), scaler.transform(X), y)
@@ -134,12 +131,6 @@ def test_frozen_estimator_that_is_not_fitted_is_reported():
         ReferenceClassifier(FrozenEstimator(MLPClassifier())).fit(X, LABELS)
 
 
-def test_unfitted_scaler_before_a_fitted_network_is_reported():
-    pipe = make_pipeline(StandardScaler(), fitted(CLASSIFIERS["logistic"]()))
-    with pytest.raises(NotFittedError, match="not fitted"):
-        ReferenceClassifier(pipe).fit(X, LABELS)
-
-
 def test_changing_the_users_scaler_changes_nothing_later():
     pipe = make_pipeline(StandardScaler(), LogisticRegression()).fit(X, LABELS)
     est = ReferenceClassifier(pipe).fit(X, LABELS)
@@ -153,7 +144,7 @@ def test_changing_the_users_scaler_changes_nothing_later():
 
 @pytest.mark.parametrize("in_pipeline", [False, True], ids=["alone", "in a pipeline"])
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@each_model
+@few_models
 def test_unfitted_estimator_is_cloned_and_trained(make, wrapper, y, in_pipeline):
     net = make()
     unfitted = make_pipeline(StandardScaler(), net) if in_pipeline else net
@@ -166,16 +157,6 @@ def test_unfitted_estimator_is_cloned_and_trained(make, wrapper, y, in_pipeline)
     assert_same(est, est.estimator_)
     torch.manual_seed(0)
     assert_same(est, fitted(clone(unfitted), X, y))
-
-
-def test_unfitted_net_around_a_module_object_leaves_it_as_it_is():
-    module = dense()
-    before = [p.clone() for p in module.parameters()]
-    net = NeuralNetClassifier(module, criterion=nn.CrossEntropyLoss, **QUIET)
-    est = ReferenceClassifier(net, random_state=0).fit(X, LABELS)
-    assert all(torch.equal(p, q) for p, q in zip(before, module.parameters(), strict=True))
-    own = torch.softmax(evaluate(module, X_NEW), dim=1).numpy()
-    assert np.abs(est.predict_proba(X_NEW) - own).max() > 1e-3
 
 
 @pytest.mark.parametrize("in_pipeline", [False, True], ids=["alone", "in a pipeline"])
@@ -201,7 +182,7 @@ def test_random_state_reaches_the_scikit_learn_network():
 
 
 @pytest.mark.parametrize("is_fitted", [True, False], ids=["fitted", "unfitted"])
-@each_model
+@few_models
 def test_global_random_states_stay_as_they_are(make, wrapper, y, is_fitted):
     net = make()
     net = fitted(net, X, y) if is_fitted else net
@@ -211,7 +192,7 @@ def test_global_random_states_stay_as_they_are(make, wrapper, y, is_fitted):
     np.testing.assert_array_equal(np.random.get_state()[1], states[1])  # noqa: NPY002
 
 
-@pytest.mark.parametrize("kind", [list, pd.DataFrame, torch.tensor, np.float64, np.float32])
+@pytest.mark.parametrize("kind", [list, pd.DataFrame, torch.tensor, np.float64])
 def test_skorch_net_is_trained_on_any_kind_of_table(kind):
     est = ReferenceClassifier(CLASSIFIERS["skorch"](), random_state=0)
     expected = clone(est).fit(X, LABELS).predict_proba(X_NEW)
@@ -229,12 +210,10 @@ def test_skorch_net_of_tokens_is_trained_on_whole_numbers():
 @pytest.mark.parametrize(
     ("net", "y"),
     [
-        (lambda: NeuralNetBinaryClassifier(Dense, module__n_out=1, **QUIET), BINARY),
         (lambda: NeuralNetBinaryClassifier(Dense, module__n_out=1, **QUIET), 2 * BINARY - 1),
         (lambda: NeuralNetBinaryClassifier(Dense, module__n_out=1, **QUIET), WORDS[BINARY]),
         (lambda: CLASSIFIERS["skorch"](), WORDS[LABELS]),
-        (lambda: CLASSIFIERS["skorch"](), 10 * LABELS),
-        (lambda: CLASSIFIERS["skorch"](), LABELS.astype(float)),
+        (lambda: CLASSIFIERS["skorch"](), 10.0 * LABELS),
     ],
 )
 def test_skorch_net_is_trained_on_labels_of_any_kind(net, y):
@@ -253,17 +232,8 @@ def test_label_missing_from_training_data_does_not_shift_the_columns_of_the_othe
     data, y = X[seen], LABELS[seen]
     net = CLASSIFIERS["skorch"]().set_params(max_epochs=40)
     assert fitted(clone(net), data, y).score(data, y) > 0.9
-    with contextlib.suppress(ValueError):
-        est = ReferenceClassifier(net, random_state=0).fit(data, y)
-        assert est.score(data, y) > 0.9
-
-
-def test_classes_named_by_a_net_that_is_trained_are_its_columns():
-    net = CLASSIFIERS["skorch"]().set_params(max_epochs=40, classes=["owl", "dog", "cat"])
-    y = WORDS[LABELS]
-    est = ReferenceClassifier(net, random_state=0).fit(X, y)
-    assert est.score(X, y) > 0.8
-    assert est.reference_loss_ < 0.7
+    est = ReferenceClassifier(net, random_state=0).fit(data, y)
+    assert est.score(data, y) > 0.9
 
 
 @pytest.mark.parametrize("y", [TARGET, COLUMN, TWO_TARGETS], ids=["one", "a column", "two"])

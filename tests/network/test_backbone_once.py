@@ -9,7 +9,6 @@ from torch import nn
 
 from sklearn_quam import (
     LaplaceClassifier,
-    LaplaceRegressor,
     LinearSearch,
     MCDropoutClassifier,
     NaturalSearch,
@@ -70,7 +69,6 @@ CASES = {
     **{f"QUAM {name}": (QUAMClassifier, options) for name, options in SEARCHES.items()},
     "QUAM regressor": (QUAMRegressor, {"parameters": "last_layer", "search": "linear"}),
     "Laplace": (LaplaceClassifier, {}),
-    "Laplace regressor": (LaplaceRegressor, {}),
     "SWAG": (SWAGClassifier, {"parameters": "last_layer", "n_samples": 3}),
     "MC dropout": (MCDropoutClassifier, {"n_samples": 3}),
 }
@@ -131,17 +129,9 @@ def test_rows_beyond_the_range_run_once(methods):
     )
 
 
-@pytest.mark.parametrize("name", ["QUAM natural", "QUAM linear", "QUAM exact", "Laplace"])
-def test_the_given_prediction_is_that_of_the_network(methods, name):
-    est = methods[name].set_params(setting="given")
-    proba, _ = est.predict_proba(ASKED, return_uncertainty=True)
-    np.testing.assert_allclose(proba, est.predict_proba(ASKED), rtol=1e-5)
-
-
 @pytest.mark.parametrize(
     ("name", "passes"),
-    [("QUAM natural", 2), ("QUAM exact", 3), ("QUAM regressor", 2)]
-    + [("Laplace", 2), ("Laplace regressor", 2), ("SWAG", 2), ("MC dropout", 1)],
+    [("QUAM natural", 2), ("QUAM exact", 3), ("Laplace", 2), ("MC dropout", 1)],
 )
 def test_passes_of_fit_over_the_training_rows(name, passes):
     """For its predictions and for the values at the cut; in double precision for both once more.

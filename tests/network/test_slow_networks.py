@@ -52,6 +52,7 @@ def said(make, **options):
     [
         (Recurrent, "all", "loop", "models are run one after the other"),
         (without_linear(8000), "auto", "vmap", "parameters='auto' takes all parameters"),
+        (without_linear(8000), "all", "vmap", "all of the network is run for every model"),
     ],
 )
 def test_slow_networks_are_named_once(make, parameters, execution, why):
@@ -62,15 +63,9 @@ def test_slow_networks_are_named_once(make, parameters, execution, why):
     assert "the head of the network alone" in message
 
 
-def test_all_of_a_large_network_on_demand_is_named_too():
-    _, (message,) = said(without_linear(8000), parameters="all")
-    assert "all of the network is run for every model" in message
-
-
 @pytest.mark.parametrize(
     ("make", "options"),
     [
-        (without_linear(8), {}),
         (large_chain, {}),
         (Recurrent, {}),
         (without_linear(8000), {"parameters": "last_layer"}),

@@ -15,7 +15,6 @@ from skorch import NeuralNetRegressor
 from torch import nn
 
 from sklearn_quam import (
-    LaplaceRegressor,
     QUAMClassifier,
     QUAMRegressor,
     ReferenceClassifier,
@@ -50,10 +49,6 @@ def given_transformed():
     "wrapped",
     [
         lambda: TransformedTargetRegressor(regressor(), transformer=StandardScaler()),
-        lambda: TransformedTargetRegressor(regressor(), transformer=MinMaxScaler((-1, 1))),
-        lambda: TransformedTargetRegressor(
-            make_pipeline(StandardScaler(), regressor()), transformer=StandardScaler()
-        ),
         lambda: make_pipeline(
             StandardScaler(), TransformedTargetRegressor(regressor(), transformer=StandardScaler())
         ),
@@ -80,22 +75,12 @@ def test_variances_and_intervals_are_in_the_units_of_the_target():
     given = given_transformed()
     inner, scaler = given.regressor_, given.transformer_
     transformed = scaler.transform(TARGET[:, None])[:, 0]
-    for method in (QUAMRegressor, LaplaceRegressor):
-        arguments = {"parameters": "last_layer", "measure": "variance", "random_state": 0}
-        if method is LaplaceRegressor:
-            arguments |= {"prior_precision": 0.1, "n_samples": 50}
-        outer = method(given, **arguments).fit(X, TARGET).predict_uncertainty(X[:6])
-        plain = method(inner, **arguments).fit(X, transformed).predict_uncertainty(X[:6])
-        factor = scaler.scale_[0] ** 2
-        np.testing.assert_allclose(outer.aleatoric, factor * plain.aleatoric, rtol=1e-4)
-        np.testing.assert_allclose(outer.epistemic, factor * plain.epistemic, rtol=1e-4)
-
-
-def test_unfitted_one_is_trained():
-    net = TransformedTargetRegressor(regressor(), transformer=StandardScaler())
-    est = ReferenceRegressor(net).fit(X, TARGET)
-    np.testing.assert_allclose(est.predict(X), given_transformed().predict(X), rtol=1e-6)
-    assert not hasattr(net, "regressor_")
+    arguments = {"parameters": "last_layer", "measure": "variance", "random_state": 0}
+    outer = QUAMRegressor(given, **arguments).fit(X, TARGET).predict_uncertainty(X[:6])
+    plain = QUAMRegressor(inner, **arguments).fit(X, transformed).predict_uncertainty(X[:6])
+    factor = scaler.scale_[0] ** 2
+    np.testing.assert_allclose(outer.aleatoric, factor * plain.aleatoric, rtol=1e-4)
+    np.testing.assert_allclose(outer.epistemic, factor * plain.epistemic, rtol=1e-4)
 
 
 def test_two_targets():
@@ -146,8 +131,6 @@ def test_transformed_target_around():
         QUAMRegressor(net, parameters="last_layer", random_state=0), transformer=StandardScaler()
     ).fit(X, TARGET)
     np.testing.assert_allclose(est.predict(X), given_transformed().predict(X), rtol=1e-6)
-    with pytest.raises(AttributeError, match="Wrap it the other way round"):
-        est.predict(X, return_uncertainty=True)
 
 
 # -- searches, calibration, classes ----------------------------------------------------------
