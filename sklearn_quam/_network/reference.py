@@ -150,10 +150,8 @@ class TrainingSet:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         *rows, target, weight, losses = from_arrays(state)
-        values = {"inputs": None, "rows": tuple(rows)}
-        values |= {"target": target, "weight": weight, "losses": losses}
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
+        values = {"target": target, "weight": weight, "losses": losses}
+        self.__dict__.update(values, inputs=None, rows=tuple(rows))
 
 
 def build_reference(

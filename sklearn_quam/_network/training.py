@@ -146,18 +146,14 @@ def _skorch_data(
             raise ValueError(
                 f"y has labels that are not among the net's classes {shown(list(known))}."
             )
-    elif (
-        output is not None
-        and output.ndim == 2
-        and labels.dtype.kind in "iu"
-        and np.isin(labels, np.arange(output.shape[1])).all()
-    ):
-        classes = np.arange(output.shape[1])
     else:
-        classes = labels
+        n_columns = output.shape[1] if output is not None and output.ndim == 2 else 0
+        columns = np.arange(n_columns)
+        are_columns = labels.dtype.kind in "iu" and np.isin(labels, columns).all()
+        classes = columns if are_columns else labels
     binary = isinstance(net, skorch.NeuralNetBinaryClassifier)
-    columns = column_of_label(classes, y)
-    return X, columns.astype(np.float32 if binary else np.int64), classes
+    target = column_of_label(classes, y)
+    return X, target.astype(np.float32 if binary else np.int64), classes
 
 
 def _in_precision(X: Any, dtype: type) -> Any:
