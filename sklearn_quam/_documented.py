@@ -81,7 +81,9 @@ def documented(
 
 def _complete_methods(kind: type, own: Docstring, shared: Docstring) -> None:
     """Describe arguments of methods as those of the class, unless they have an own entry."""
-    of_class = {name: _of_method(entry) for name, entry in own.parameters.items()}
+    of_class = {
+        name: _of_method(_entry(name, own.parameters, shared.parameters)) for name in own.parameters
+    }
     known = _NOTHING._replace(parameters=shared.parameters | of_class)
     for name, member in vars(kind).items():
         method = getattr(member, "__func__", member)

@@ -198,7 +198,7 @@ def test_shared_entries_are_filled_in():
 def test_methods_take_entries_of_the_class_but_have_defaults_of_their_own():
     assert entries(FunctionDoc(One.make)) == [
         ("own", "array-like of shape (3,)", ["Of this class."]),
-        ("b", "str, default=2", ["Second."]),
+        ("b", "str, default=2", ["Second.", "Continued."]),
     ]
 
 
