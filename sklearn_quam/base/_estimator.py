@@ -254,8 +254,9 @@ class BaseUncertaintyEstimator(Doubting, Saved, NetworkEstimator):
     @computing()
     def _predict_reference(self, X: Any) -> Prediction:
         """Return the prediction of the given network alone."""
-        prediction, lost = self._fitted.predict(self._check_inputs(X))
-        warn_beyond_range(lost)
+        inputs = self._check_inputs(X)
+        prediction, beyond = self._fitted.predict(inputs)
+        warn_beyond_range(beyond)
         return prediction
 
     def predict(self, X: Any, *, return_uncertainty: bool = False) -> Any:
