@@ -55,14 +55,14 @@ _OF_PREDICTIONS = ("augrc", "accuracy", "accuracy_rejection_auc", "risk_coverage
 _CALIBRATION = ("smooth_ece", "classwise_ece", "log_score")
 _METRICS = (*_DETECTION, *_OF_PREDICTIONS, *_CALIBRATION, "rank_correlation")
 _CONFIDENCE = "1 - max p of the network"
-# What rows are ranked by that are no part of an uncertainty.
+# Components besides the parts of an uncertainty.
 _AUTO, _RISK = "auto", "1 - max p"
-# What becomes a line of the table: a method that fails leaves the others alone.
+# Errors of a method that leave the other methods alone.
 _METHOD_ERRORS = (*NETWORK_ERRORS, MemoryError)
 
 
 class _Answers(NamedTuple):
-    """What a method or a detector says about some rows."""
+    """Predictions of a method or detector for some samples, and their doubt."""
 
     method: Any
     doubt: np.ndarray
@@ -91,12 +91,12 @@ class _Comparison:
         tasks = [*self.ood_sets, *of_classes, "rejection"]
         X_train, y_train, X_test, _ = self.data
         if estimator is None:
-            reason = "There is no network to look at."
+            reason = "There is no given network."
             return [row | {"task": task, "error": reason} for task in tasks], None
         try:
             if not is_fitted(estimator):
                 start = clock()
-                # Those inside of a pipeline are fitted without: it would not transform these rows.
+                # A pipeline would not transform the held-out samples.
                 held_out = self.held_out if hasattr(estimator, "predict_doubt") else {}
                 estimator = clone(estimator).fit(X_train, y_train, **held_out)
                 row["fit_seconds"] = clock() - start
@@ -218,7 +218,7 @@ class _Comparison:
 
 
 def _warn_about_failures(rows: list[dict[str, Any]]) -> None:
-    """Say once which methods have failed."""
+    """Warn which methods have failed."""
     failed = [row for row in rows if row.get("failed")]
     if failed:
         names = list(dict.fromkeys(row["method"] for row in failed))
@@ -234,23 +234,19 @@ def _reason(error: Exception) -> str:
 
 
 def _task_of(method: Any) -> str | None:
-    """Return what the network of a method or detector is for; others hold no network."""
+    """Return the task of a method or detector of the package, None of others."""
     return getattr(method, "_task", None)
 
 
 def _is_for_classes(estimator: Any) -> bool:
-    """Tell whether a method, or a search over one, is about classes; unfitted ones, too."""
+    """Return whether a method, or a search over one, is about classes."""
     if not hasattr(estimator, "__sklearn_tags__"):
         return False
     while hasattr(estimator, "cv") and hasattr(estimator, "estimator"):
         estimator = estimator.estimator
     if is_classifier(estimator):
         return True
-    return is_outlier_detector(estimator) and _task_of(_last_step(estimator)) == "classifier"
-
-
-def _last_step(estimator: Any) -> Any:
-    return split_pipeline(estimator)[1]
+    return is_outlier_detector(estimator) and _task_of(split_pipeline(estimator)[1]) == "classifier"
 
 
 def _named(estimators: Any) -> dict[str, Any]:
@@ -261,7 +257,7 @@ def _named(estimators: Any) -> dict[str, Any]:
         return estimators
     named: dict[str, Any] = {}
     for estimator in estimators:
-        kind = type(_last_step(estimator)).__name__
+        kind = type(split_pipeline(estimator)[1]).__name__
         number = 1 + sum(name.split(" ")[0] == kind for name in named)
         named[kind if number == 1 else f"{kind} {number}"] = estimator
     return named

@@ -1,4 +1,4 @@
-"""Several detectors as one, by how rare their scores are among known rows."""
+"""Several detectors as one, by the p-values of their scores among known samples."""
 
 from __future__ import annotations
 
@@ -8,44 +8,38 @@ from typing import Any, ClassVar
 
 import numpy as np
 from scipy.sparse import issparse
-from sklearn.base import BaseEstimator, _fit_context, clone
+from sklearn.base import _fit_context, clone
 from sklearn.model_selection import train_test_split
 from sklearn.pipeline import _name_estimators
 from sklearn.utils import check_consistent_length, check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.metaestimators import _BaseComposition
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from .._messages import ShortMessages, shown
+from .._documented import DETECTOR, documented
+from .._messages import ShortMessages
 from .._network.inputs.layouts import from_tensor
 from .._network.inputs.sources import count_rows, open_source, some_rows
 from .._typing import RandomState
 from ..base._inside import opened
 from ._core.fitted import CONTAMINATION, Thresholded, threshold
 
-# Of the known rows: the least normal ones, whose spread is the unit beyond all of them.
+# Share of the least normal known samples, whose spread is the unit beyond all of them.
 _TAIL = 0.1
 
 
 @dataclass(frozen=True, eq=False)
 class _Ranks:
-    """Scores of known rows in increasing order, which others are ranked among.
-
-    Parameters
-    ----------
-    known : ndarray of shape (n_known,)
-        The scores.
-    unit : float
-        How far the lowest of them lie below the others, on average.
-    """
+    """Scores of known samples in increasing order, and the mean distance between the lowest."""
 
     known: np.ndarray
     unit: float
 
     def log_p_values(self, scores: np.ndarray) -> np.ndarray:
-        """Return how rare it is, among known rows, to be as little normal as these."""
+        """Return logarithms of the share of known samples with scores as low."""
         n_lower = np.searchsorted(self.known, scores, side="right")
         rarity = np.log((1 + n_lower) / (1 + len(self.known)))
-        # Below all known rows the order is kept: the p-value falls as one over the distance.
+        # Below all known samples the order is kept: the p-value falls as one over the distance.
         excess = np.maximum(self.known[0] - scores, 0.0)
         return rarity - np.log1p(excess / self.unit)
 
@@ -53,7 +47,7 @@ class _Ranks:
 def _ranks(scores: np.ndarray) -> _Ranks:
     known = np.sort(scores[np.isfinite(scores)])
     if not len(known):
-        raise ValueError("A detector has no finite score for any of the known rows.")
+        raise ValueError("A detector has no finite score for any of the known samples.")
     last = known[int(_TAIL * (len(known) - 1))]
     tail = known[known <= last]
     spread = float((last - tail).mean()) or float(np.ptp(known)) or 1.0
@@ -61,7 +55,7 @@ def _ranks(scores: np.ndarray) -> _Ranks:
 
 
 def _as_rows(X: Any) -> Any:
-    """Return rows that can be chosen by their numbers; all else is left to the detectors."""
+    """Return samples that can be indexed; all else is left to the detectors."""
     if open_source(X) is not None:
         return X
     X = from_tensor(X)
@@ -84,38 +78,36 @@ def _as_array(values: Any, name: str) -> np.ndarray:
         raise ValueError(f"The rows of {name} are not of the same length.") from error
 
 
-class CombinedDetector(ShortMessages, Thresholded, BaseEstimator):
-    """Score rows by several detectors together.
+@documented(DETECTOR._replace(attributes={}))
+class CombinedDetector(ShortMessages, Thresholded, _BaseComposition):
+    """Score samples by several detectors together.
 
-    The score of each detector is replaced by its empirical p-value: the share of known rows that
-    look no more normal. So the units of the detectors do not matter. The combination is Fisher's,
-    the sum of the logarithms, or the smallest p-value.
+    The score of each detector is replaced by its empirical p-value, the share of known samples that
+    look no more normal, so that units do not matter. The combination is Fisher's, the sum of the
+    logarithms, or the smallest p-value.
 
     Parameters
     ----------
     detectors : list of estimators
-        What has ``score_samples``: QUAM and other methods of the package, its detectors, outlier
-        detectors of scikit-learn, pipelines that end in one of these. Each is cloned and fitted;
-        given networks stay as they are, and ``FrozenEstimator(detector)`` is not fitted again.
-    combine : {"fisher", "max"}, default="fisher"
-        "fisher" adds what all detectors say; with "max" the one that finds a row the least
-        normal decides.
-    validation_fraction : float, default=0.2
-        Share of the training rows that is held out from the detectors, so that p-values are of rows
-        that they have not seen. Not used where `fit` gets ``X_val``.
-    max_rows : int, default=1000
-        Known rows that p-values are taken from, at most: each detector scores them.
-    contamination : float, default=0.05
-        Share of known rows that `predict` flags.
-    random_state : int, RandomState instance or None, default=None
-        Chooses the rows that are held out.
+        Estimators with ``score_samples``: methods and detectors of the package, outlier detectors
+        of scikit-learn, pipelines that end in one of these. Each is cloned and fitted; given
+        networks stay as they are, and ``FrozenEstimator(detector)`` is not fitted again.
+    combine : {"fisher", "max"}
+        "fisher" adds the logarithms of all p-values; "max" takes the smallest p-value.
+    validation_fraction : float
+        Share of the training samples that is held out from the detectors to take p-values from.
+        Not used where `fit` gets ``X_val``.
+    max_rows : int
+        Known samples that p-values are taken from, at most.
+    random_state : int, RandomState instance or None
+        Chooses the samples that are held out.
 
     Attributes
     ----------
     detectors_ : list of estimators
         The fitted detectors.
     offset_ : float
-        Score below which a row is an outlier.
+        Score below which a sample is an outlier.
 
     Examples
     --------
@@ -156,27 +148,31 @@ class CombinedDetector(ShortMessages, Thresholded, BaseEstimator):
         self.contamination = contamination
         self.random_state = random_state
 
+    @property
+    def _named(self) -> list[tuple[str, Any]]:
+        """The detectors, named like the steps of ``make_pipeline``."""
+        known = isinstance(self.detectors, (list, tuple))
+        return _name_estimators(self.detectors) if known else []
+
+    @_named.setter
+    def _named(self, named: list[tuple[str, Any]]) -> None:
+        self.detectors = [detector for _, detector in named]
+
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the constructor's arguments.
 
         Parameters
         ----------
-        deep : bool, default=True
-            Whether to include those of the detectors, named like the steps of ``make_pipeline``:
-            ``quamclassifier__temperature``.
+        deep : bool
+            Whether to include the detectors and their arguments, named like the steps of
+            ``make_pipeline``: ``quamclassifier__temperature``.
 
         Returns
         -------
         dict
             Names and values.
         """
-        params = super().get_params(deep=False)
-        if deep and isinstance(self.detectors, (list, tuple)):
-            for name, detector in _name_estimators(self.detectors):
-                if hasattr(detector, "get_params"):
-                    own = detector.get_params()
-                    params |= {f"{name}__{key}": value for key, value in own.items()}
-        return params
+        return self._get_params("_named", deep=deep)
 
     def set_params(self, **params: Any) -> Any:
         """Set constructor arguments.
@@ -184,38 +180,28 @@ class CombinedDetector(ShortMessages, Thresholded, BaseEstimator):
         Parameters
         ----------
         **params : dict
-            Names and values; ``quamclassifier__temperature`` goes to that detector.
+            Names and values, as `get_params` returns them.
 
         Returns
         -------
         self : object
             The detector itself.
         """
-        nested = {name: value for name, value in params.items() if "__" in name}
-        super().set_params(**{key: params[key] for key in params.keys() - nested.keys()})
-        detectors = dict(_name_estimators(self.detectors)) if nested else {}
-        for name, value in nested.items():
-            owner, _, own = name.partition("__")
-            if owner not in detectors:
-                raise ValueError(
-                    f"No detector is called {shown(owner)}; there are {sorted(detectors)}."
-                )
-            detectors[owner].set_params(**{own: value})
-        return self
+        return self._set_params("_named", **params)
 
     @_fit_context(prefer_skip_nested_validation=False)
     def fit(self, X: Any, y: Any = None, *, X_val: Any = None) -> Any:
-        """Fit all detectors, and rank known rows by each of them.
+        """Fit all detectors, and rank known samples by each of them.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, ...)
             Training data, or whatever else all detectors take: a dict of named inputs, a data set.
-        y : array-like of shape (n_samples,), default=None
-            Labels, for detectors that want them.
-        X_val : array-like of shape (n_val, ...), default=None
-            Known rows to take p-values from, best those that no network was trained on. None holds
-            out some rows of X, which a given network has seen nevertheless.
+        y : array-like of shape (n_samples,)
+            Labels, for detectors that need them.
+        X_val : array-like of shape (n_val, ...)
+            Known samples to take p-values from, best those that no network was trained on. None
+            holds out samples of X, which a given network has seen nevertheless.
 
         Returns
         -------
@@ -245,7 +231,7 @@ class CombinedDetector(ShortMessages, Thresholded, BaseEstimator):
         return self
 
     def _hold_out(self, X: Any, y: Any, rng: np.random.RandomState) -> tuple[Any, Any, Any]:
-        """Return training rows and labels, and rows that are held out."""
+        """Return training samples and labels, and held-out samples."""
         n_rows = count_rows(X)
         if y is not None:
             check_consistent_length(np.empty(n_rows), y)
@@ -264,27 +250,22 @@ class CombinedDetector(ShortMessages, Thresholded, BaseEstimator):
         return some_rows(X, fit), None if y is None else some_rows(y, fit), some_rows(X, held_out)
 
     def _check_features(self, X: Any, reset: bool) -> None:
-        """Take note of the columns of a table, or compare them; others are left to detectors."""
+        """Check the columns of a table; others are left to detectors."""
         if open_source(X) is None:
             validate_data(self, X, reset=reset, skip_check_array=True)
 
     def _combined(self, scores: list[np.ndarray]) -> np.ndarray:
-        """Return one score for what all detectors say."""
+        """Return one score for the scores of all detectors."""
         rare = [ranks.log_p_values(own) for ranks, own in zip(self._ranks, scores, strict=True)]
         return np.sum(rare, axis=0) if self.combine == "fisher" else np.min(rare, axis=0)
 
     def score_samples(self, X: Any) -> np.ndarray:
-        """Return how normal each row is: the higher, the more normal.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, ...)
-            Rows like those of the training data.
+        """Return how normal each sample is.
 
         Returns
         -------
         ndarray of shape (n_samples,)
-            The sum of the logarithms of all p-values, or the smallest of them.
+            The sum of the logarithms of all p-values, or the smallest: the higher, the more normal.
         """
         check_is_fitted(self)
         X = _as_rows(X)

@@ -150,7 +150,7 @@ def test_arguments_of_detectors_are_tuned():
     ).fit(X, Y)
     best = search.best_params_["nearestneighbordetector__n_neighbors"]
     assert search.best_estimator_.detectors_[1].n_neighbors == best
-    with pytest.raises(ValueError, match="No detector is called 'lof'"):
+    with pytest.raises(ValueError, match="Invalid parameter 'lof'"):
         both.set_params(lof__n_neighbors=3)
 
 
