@@ -91,7 +91,7 @@ class _Comparison:
         tasks = [*self.ood_sets, *of_classes, "rejection"]
         X_train, y_train, X_test, _ = self.data
         if estimator is None:
-            reason = "There is no given network."
+            reason = "There is no network to compare with."
             return [row | {"task": task, "error": reason} for task in tasks], None
         try:
             if not is_fitted(estimator):
