@@ -1,4 +1,4 @@
-"""Which training rows pay for another answer."""
+"""The costs of another answer on the training samples."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def module():
 
 
 def losses(model, weights=None):
-    """Return what each training row costs a model, by plain torch."""
+    """Return the losses of a model, by plain torch."""
     model.load_state_dict(weights or model.state_dict())
     with torch.no_grad():
         logits = model(torch.as_tensor(X))
@@ -33,7 +33,7 @@ def losses(model, weights=None):
 
 
 @pytest.mark.parametrize("search", ["natural", "linear", "penalty"])
-def test_every_search_tells_who_pays(module, search):
+def test_every_search_explains_another_answer(module, search):
     est = QUAMClassifier(module, search=search, random_state=0).fit(X, Y)
     between = np.array([[1.5, 0.1]])
     target = 1 - est.predict(between)[0]
@@ -44,13 +44,13 @@ def test_every_search_tells_who_pays(module, search):
     assert table["share"].clip(lower=0).sum() == pytest.approx(1)
 
 
-def test_those_who_stand_by_the_network_pay_most(module):
+def test_samples_of_other_classes_cost_most(module):
     search = NaturalSearch(n_steps=20, n_rows=60)
     est = QUAMClassifier(module, search=search, random_state=0).fit(X, Y)
     for target in (1, 2):
         table = est.explain_rival(NEAR, target)
         assert (Y[table["row"][:3]] != target).all()
-        # It is no cheaper than the price of the answer, which lies on the way to the model.
+        # The cost of the answer is that of a model before this one.
         assert table["cost"].sum() >= est.rival_costs(NEAR, refine=False)[0, target] - 1e-9
 
 
@@ -80,7 +80,7 @@ def test_the_cheapest_answer_is_explained_by_default(module):
 
 def test_what_cannot_be_explained_is_said(module):
     est = QUAMClassifier(module, random_state=0).fit(X, Y)
-    with pytest.raises(ValueError, match=r"answer 0: it is what the network says.*for: 1, 2"):
+    with pytest.raises(ValueError, match=r"answer 0: the network gives it already.*for: 1, 2"):
         est.explain_rival(NEAR, 0)
     with pytest.raises(ValueError, match=r"target=\[1\] is no answer of the network"):
         est.explain_rival(NEAR, [1])
