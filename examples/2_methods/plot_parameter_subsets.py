@@ -43,13 +43,15 @@ network.fit(X_train, y_train)
 # epistemic uncertainty separates known from unknown digits. With so few of them, small differences
 # may be chance. The entropy of the network itself costs nothing more than a prediction.
 
+choices = {name: name for name in ("auto", "last_layer", "bias")}
+choices |= {"2 layers": 2, "LoRA": LoRA(rank=2)}
 rows = {}
-for choice in ("auto", 2, "last_layer", "bias", LoRA(rank=2)):
+for name, choice in choices.items():
     quam = QUAMClassifier(network, parameters=choice, random_state=0)
     quam.fit(X_train, y_train)
     start = perf_counter()
     epistemic = quam.predict_uncertainty(X_new).epistemic
-    rows[str(choice)] = {
+    rows[name] = {
         "searched": quam.n_parameters_searched_,
         "ms a sample": 1000 * (perf_counter() - start) / len(X_new),
         "AUROC": roc_auc_score(is_unknown, epistemic),
