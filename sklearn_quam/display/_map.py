@@ -231,6 +231,8 @@ class UncertaintyMapDisplay(_Display):
             panel.set(xlabel=self.xlabel, ylabel=self.ylabel)
             panel.set_xlim(self.xx0.min(), self.xx0.max())
             panel.set_ylim(self.xx1.min(), self.xx1.max())
+            if ax is None:
+                panel.label_outer()
         middle = panels[len(panels) // 2]
         # Classes and boundary are the same in all panels.
         handles, labels = middle.get_legend_handles_labels()
