@@ -225,7 +225,7 @@ class AdversarialSearch(BaseUncertaintyEstimator):
             Minimise the cost on the training data, which takes a second or two for a sample. A
             network with millions of searched parameters is not refined. False returns the estimate
             on the path of the search: fast, much higher for networks with hidden layers, measured
-            on fewer training samples, interpolated between steps, and without the prior.
+            on fewer training samples, interpolated, and in penalty search without the prior.
 
         Returns
         -------

@@ -101,7 +101,7 @@ def test_nothing_but_the_own_answer_is_free(search, task):
         assert np.isfinite(costs).all()
 
 
-def test_a_regressor_by_default_has_prices_like_those_of_other_searches():
+def test_a_regressor_by_default_has_costs_like_those_of_other_searches():
     rows, y = load_diabetes(return_X_y=True)
     net = make_pipeline(
         StandardScaler(), MLPRegressor(hidden_layer_sizes=(16,), alpha=1.0, random_state=0)
@@ -120,7 +120,7 @@ def test_a_regressor_by_default_has_prices_like_those_of_other_searches():
 
 
 @pytest.mark.parametrize("task", ["classes", "one"])
-def test_prices_of_penalty_search_by_a_slow_loop(task, monkeypatch):
+def test_costs_of_penalty_search_by_a_slow_loop(task, monkeypatch):
     """Each step offers the answer for what a unit of the way has cost in the last steps."""
     visits, take = [], AnswerCosts.on_visit
 
@@ -226,7 +226,7 @@ def digits(kind, search):
     st.sampled_from(["natural", "linear"]),
     st.lists(st.integers(0, 29), min_size=1, max_size=4),
 )
-def test_prices_do_not_depend_on_the_rows_beside_them(kind, search, some):
+def test_costs_do_not_depend_on_other_samples(kind, search, some):
     est, rows, together = digits(kind, search)
     np.testing.assert_allclose(
         est.rival_costs(rows[some], refine=False), together[some], rtol=1e-5, atol=1e-9

@@ -244,7 +244,7 @@ def test_memory_is_no_part_of_a_run(tmp_path, monkeypatch):
     assert_identical(est.predict_uncertainty(X_NEW, checkpoint=tmp_path), answers[0])
 
 
-def test_rows_are_cut_alike_whatever_the_clock_says(tmp_path, monkeypatch):
+def test_chunks_do_not_depend_on_the_clock(tmp_path, monkeypatch):
     est, clock, answers = make(), [0.0], []
     for number, seconds in enumerate((1e-3, 1e3)):
 
