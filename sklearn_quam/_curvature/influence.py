@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .._network.limits import accumulation_dtype, rows_within, slices
-from .._network.predictions import from_arrays, to_arrays
+from .preconditioner import HoldsTensors
 
 # The share of the samples that represent the others.
 _SHARE = 0.25
@@ -24,11 +24,10 @@ _POOL, _POOL_SHARE = 2**14, 0.5
 
 
 @dataclass(frozen=True, eq=False)
-class Influence:
+class Influence(HoldsTensors):
     """Inputs of the searched layers, for training samples that a change may move."""
 
-    # (n_pool, n_in) for each layer, without the constant of the bias
-    features: tuple[Tensor, ...]
+    features: tuple[Tensor, ...]  # (n_pool, n_in) for each layer, without the constant of the bias
     # Inverse second moments of these; one longer where there is a constant
     inverses: tuple[Tensor, ...]
     # (n_pool,): cost of an equal change of the outputs of each sample and of those it represents
@@ -36,8 +35,7 @@ class Influence:
     # (n_pool,): their numbers, and how many training samples each of them represents
     index: Tensor
     count: Tensor
-    # Where systematic samples begin, between zero and one
-    start: float
+    start: float  # Where systematic samples begin, between zero and one
 
     def rows_for(
         self, features: list[Tensor], n_rows: int, *, drawn: bool = True
@@ -89,22 +87,6 @@ class Influence:
             size = kernel @ (self.count / self.count.sum())
             strength = strength + kernel / size.clamp(min=torch.finfo(kernel.dtype).tiny)[:, None]
         return strength * self.sensitivity
-
-    def __getstate__(self) -> dict[str, Any]:
-        tensors = (*self.features, *self.inverses, self.sensitivity, self.index, self.count)
-        return {**to_arrays(tensors), "n_layers": len(self.features), "start": self.start}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        *tensors, sensitivity, index, count = from_arrays(state)
-        n_layers = state["n_layers"]
-        self.__dict__.update(
-            features=tuple(tensors[:n_layers]),
-            inverses=tuple(tensors[n_layers:]),
-            sensitivity=sensitivity,
-            index=index,
-            count=count,
-            start=state["start"],
-        )
 
 
 def make_influence(

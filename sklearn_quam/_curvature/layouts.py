@@ -41,8 +41,7 @@ class Matrices:
     weight: str | None
     bias: str | None
     shapes: dict[str, torch.Size]
-    # Name of the layer
-    layer: str = ""
+    layer: str = ""  # Name of the layer
 
     def joint(self, values: Free) -> Tensor:
         """Return values as matrices, (..., n_out, n_in)."""

@@ -25,26 +25,33 @@ _MAX_ROWS = 20_000
 _MAX_COLUMNS = 32
 
 
-class _Inverse:
-    """Holds tensors, pickled as arrays, which joblib maps into the memory of workers."""
+class HoldsTensors:
+    """Pickles tensors, and tuples of them, as arrays: joblib maps these into workers' memory."""
 
-    def _tensors(self) -> dict[str, Tensor]:
-        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = {}
+        for name, value in vars(self).items():
+            kind = type(value) if isinstance(value, (Tensor, tuple)) else None
+            tensors = (value,) if kind is not tuple else value
+            state[name] = kind, value if kind is None else to_arrays(tensors)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, (kind, value) in state.items():
+            if kind is not None:
+                tensors = tuple(from_arrays(value))
+                value = tensors if kind is tuple else tensors[0]
+            self.__dict__[name] = value
+
+
+class _Inverse(HoldsTensors):
+    """The inverse curvature of some parameters."""
 
     def in_double(self) -> Self:
         """Return the same in double precision."""
-        exact = {name: as_double(value) for name, value in self._tensors().items()}
+        tensors = {name: part for name, part in vars(self).items() if isinstance(part, Tensor)}
+        exact = {name: as_double(part) for name, part in tensors.items()}
         return replace(self, **exact)  # type: ignore[type-var]
-
-    def __getstate__(self) -> dict[str, Any]:
-        tensors = self._tensors()
-        return {**vars(self), **dict.fromkeys(tensors), "": to_arrays([*tensors.values()])}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        tensors = iter(from_arrays(state[""]))
-        for name in filter(None, state):
-            value = state[name]
-            self.__dict__[name] = next(tensors) if value is None else value
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,8 +91,7 @@ class EigenInverse(_Inverse):
     # Bases, a vector in each column
     inputs: Tensor
     outputs: Tensor
-    # (n_out, n_in): the inverse in these
-    variances: Tensor
+    variances: Tensor  # (n_out, n_in): the inverse in these
 
     def __call__(self, values: Free) -> Free:
         """Return the product with parameters, which may have axes in front."""

@@ -68,8 +68,7 @@ class Jacobians:
     The derivative by a layer's weight is the sum over places of gradient times input.
     """
 
-    # (n_samples, n_scores, ...)
-    values: Free
+    values: Free  # (n_samples, n_scores, ...)
     # For each layer its inputs (n_samples, n_places, n_in), and the derivatives of the scores by
     # its outputs (n_samples, n_scores, n_places, n_out)
     places: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)

@@ -27,8 +27,7 @@ class ScoreSpread(NamedTuple):
 
     # (n_scores, n_scores), (n_samples, n_scores, n_scores), or None for the scores themselves
     basis: Tensor | None
-    # (n_samples, n_scores): standard deviation along each direction
-    scale: Tensor
+    scale: Tensor  # (n_samples, n_scores): standard deviation along each direction
 
     def of_rows(self, rows: slice) -> ScoreSpread:
         """Return the deviations of some of the samples."""
@@ -99,8 +98,7 @@ class Structure(Generic[AnyLayout]):
     """The curvature of some parameters: add samples, finish, and ask."""
 
     eigenvalues: Tensor
-    # In a file, once it is finished.
-    _stored: ClassVar[dict[str, Any]]
+    _stored: ClassVar[dict[str, Any]]  # In a file, once it is finished.
 
     def __init__(self, layout: AnyLayout) -> None:
         self.layout = layout

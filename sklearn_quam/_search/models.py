@@ -31,8 +31,7 @@ class AdversarialModels:
 
     problem: Problem
     engine: NaturalEngine | PenaltyEngine
-    # Memory that searches were measured to need
-    needs: Needs = NOTHING
+    needs: Needs = NOTHING  # Memory that searches were measured to need
     # Whether only the first targets are searched for: as many as may run together
     is_trial: bool = False
 

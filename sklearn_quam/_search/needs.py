@@ -19,12 +19,9 @@ _RESERVE = 1.15
 class Needs:
     """Memory that searches need, in bytes."""
 
-    # In any case
-    fixed: int = 0
-    # For every sample that is searched together with others
-    row: int = 0
-    # For every search of a sample
-    search: int = 0
+    fixed: int = 0  # In any case
+    row: int = 0  # For every sample that is searched together with others
+    search: int = 0  # For every search of a sample
 
     def of(self, n_rows: int, n_targets: int) -> int:
         """Return the memory for some samples with some targets each."""

@@ -121,7 +121,7 @@ def _least(
         given[index],
         models.engine.precision,
     )
-    own = torch.cat([value.flatten(1) for value in found.values()], dim=1)
+    own = boundary.layout.flatten(found)
     best, least = boundary.start(), torch.full_like(own[:, 0], torch.inf)
     # Judged on all training samples.
     for candidates in cheapest_models(boundary, own, first.found[some], effort):

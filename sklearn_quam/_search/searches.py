@@ -25,14 +25,10 @@ class Accumulator(Protocol):
 class Searches:
     """Searches for some targets of some samples; those of a sample stand side by side."""
 
-    # (n_samples, ...): values of the samples at the cut of the network
-    query: Rows
-    # The given network's predictions for them
-    given: Any
-    # (n_samples, n_targets): their targets
-    targets: Tensor
-    # Whether no other targets of these samples were searched for before
-    is_first: bool = True
+    query: Rows  # (n_samples, ...): values of the samples at the cut of the network
+    given: Any  # The given network's predictions for them
+    targets: Tensor  # (n_samples, n_targets): their targets
+    is_first: bool = True  # Whether no other targets of these samples were searched for before
 
     def __len__(self) -> int:
         return self.targets.numel()
@@ -71,14 +67,10 @@ class Searches:
 class Outcome:
     """Costs of the answers that searches go to."""
 
-    # (n_searches,): in nats; infinite if unknown
-    cost: Tensor
-    # The prediction of a model with this answer, or close to it
-    rival: Any
-    # (n_searches,)
-    n_steps: Tensor
-    # (n_searches,): which searches have left the range of numbers
-    diverged: Tensor
+    cost: Tensor  # (n_searches,): in nats; infinite if unknown
+    rival: Any  # The prediction of a model with this answer, or close to it
+    n_steps: Tensor  # (n_searches,)
+    diverged: Tensor  # (n_searches,): which searches have left the range of numbers
 
 
 @dataclass(frozen=True, eq=False)

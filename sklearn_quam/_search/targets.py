@@ -21,8 +21,7 @@ _MANY_CLASSES, _FEW_TARGETS = 20, 11
 class ClassTargets:
     """Classification: one search for each class, which lowers the cross-entropy of that class."""
 
-    # (n_classes,): names of the classes
-    labels: np.ndarray
+    labels: np.ndarray  # (n_classes,): names of the classes
     # How many of the most probable classes are searched for; None means all
     limit: int | None = None
     untargeted = False

@@ -7,14 +7,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.datasets import load_breast_cancer, load_diabetes, load_digits, make_moons
+from sklearn.datasets import load_breast_cancer, load_digits, make_moons
 from sklearn.linear_model import LogisticRegression
-from sklearn.neural_network import MLPClassifier, MLPRegressor
-from sklearn.pipeline import make_pipeline
+from sklearn.neural_network import MLPClassifier
 from sklearn.preprocessing import StandardScaler
 from torch import nn
 
-from benchmarks.costs import compared, lenet
+from benchmarks.costs import compared
 from sklearn_quam import NaturalSearch, PenaltySearch, QUAMClassifier, QUAMRegressor
 from sklearn_quam._search.penalty.costs import AnswerCosts
 from sklearn_quam.exceptions import CollapsedWeightsWarning
@@ -26,7 +25,6 @@ SEARCHES = {
     "linear": "linear",
     "penalty": PenaltySearch(n_steps=30),
     "penalty, little slack": PenaltySearch(n_steps=30, slack=1.0),
-    "penalty, no slack": PenaltySearch(n_steps=30, slack=0.0),
 }
 each_search = pytest.mark.parametrize("search", SEARCHES)
 
@@ -101,24 +99,6 @@ def test_nothing_but_the_own_answer_is_free(search, task):
         assert np.isfinite(costs).all()
 
 
-def test_a_regressor_by_default_has_costs_like_those_of_other_searches():
-    rows, y = load_diabetes(return_X_y=True)
-    net = make_pipeline(
-        StandardScaler(), MLPRegressor(hidden_layer_sizes=(16,), alpha=1.0, random_state=0)
-    )
-    net.set_params(mlpregressor__max_iter=300, mlpregressor__solver="lbfgs").fit(
-        rows[:300], y[:300]
-    )
-    costs = {}
-    for search in ("auto", "natural"):
-        est = QUAMRegressor(net, search=search, random_state=0).fit(rows[:300], y[:300])
-        costs[search] = est.rival_costs(rows[300:312], refine=False)
-    assert (costs["auto"] > 0).all()
-    # Natural search with its corrections finds cheaper models, and not by orders of magnitude.
-    ratio = costs["auto"] / costs["natural"]
-    assert 0.3 < np.median(ratio) < 10
-
-
 @pytest.mark.parametrize("task", ["classes", "one"])
 def test_costs_of_penalty_search_by_a_slow_loop(task, monkeypatch):
     """Each step offers the answer for what a unit of the way has cost in the last steps."""
@@ -188,8 +168,9 @@ def confident(hidden, margin, dtype):
     return net.to(dtype), rows.astype(np.dtype(str(dtype).split(".")[1])), y
 
 
-@pytest.mark.parametrize("margin", [10, 50, 100, 300, 1000])
-@pytest.mark.parametrize("hidden", [False, True], ids=["head", "mlp"])
+@pytest.mark.parametrize(
+    ("hidden", "margin"), [(False, 50), (False, 1000), (True, 10), (True, 300), (True, 1000)]
+)
 def test_single_precision_says_what_double_precision_says_of_confident_networks(hidden, margin):
     answers = []
     for dtype in (torch.float32, torch.float64):
@@ -210,8 +191,7 @@ def digits(kind, search):
     rows = (rows / 16).astype(np.float32)
     net = {
         "head": LogisticRegression(max_iter=50, tol=0.1),
-        "mlp": MLPClassifier((32,), max_iter=60, random_state=0, tol=1e-2),
-        "tanh": MLPClassifier((24, 8), activation="tanh", max_iter=60, random_state=0, tol=1e-2),
+        "mlp": MLPClassifier((24, 8), activation="tanh", max_iter=60, random_state=0, tol=1e-2),
     }[kind].fit(rows[:600], y[:600])
     # All training rows tell what a model costs: rounding cannot choose others.
     way = NaturalSearch(n_rows=600) if search == "natural" else search
@@ -220,9 +200,9 @@ def digits(kind, search):
     return est, rows[600:630], est.rival_costs(rows[600:630], refine=False)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=12)
 @given(
-    st.sampled_from(["head", "mlp", "tanh"]),
+    st.sampled_from(["head", "mlp"]),
     st.sampled_from(["natural", "linear"]),
     st.lists(st.integers(0, 29), min_size=1, max_size=4),
 )
@@ -281,10 +261,6 @@ def small_network(kind):
     )
     if kind == "head":
         net = LogisticRegression(max_iter=50, tol=0.1).fit(rows[:n], y[:n])
-    elif kind == "lenet":
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            net = lenet(rows[:n], y[:n], n_epochs=12)
     else:
         net = MLPClassifier((32, 32), max_iter=60, random_state=0, tol=1e-2).fit(rows[:n], y[:n])
     return net, rows[:n], y[:n], new
@@ -296,12 +272,9 @@ def small_network(kind):
     [
         ("mlp", "auto", 1.7),
         ("mlp", 256, 1.1),
-        ("lenet", "auto", 2.0),
-        ("lenet", 256, 1.15),
         ("cancer", "auto", 1.3),
-        ("cancer", 256, 1.05),
         ("head", "auto", 3.0),
-        *((kind, 600, 1.001) for kind in ("mlp", "lenet", "cancer", "head")),
+        *((kind, 600, 1.001) for kind in ("mlp", "head")),
     ],
 )
 def test_a_model_costs_on_all_training_rows_about_what_it_is_said_to(kind, n_rows, largest):

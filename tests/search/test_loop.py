@@ -20,12 +20,10 @@ from ..networks import (
     X_NEW,
     Apply,
     MeanAndVariance,
-    Residual,
     X,
     dense,
     fitted,
     module_state,
-    tied,
     train,
 )
 from ..searches import quam
@@ -34,7 +32,6 @@ from .slow_search import SlowQUAM
 SHORT = {"n_steps": 12, "penalty_every": 4, "learning_rate": 0.02, "tol": 0.0, "random_state": 0}
 LABELS_WITH_NOISE = ((LABELS > 0) ^ (np.arange(len(X)) % 5 == 0)).astype(int)
 WEIGHTS = np.random.default_rng(1).uniform(0.1, 3.0, size=len(X))
-each_setting = pytest.mark.parametrize("setting", ["given", "expected"])
 
 
 def seeded(build, *args, dtype=torch.float32):
@@ -128,26 +125,18 @@ UNTARGETED = {
 }
 CLASSIFIERS = {
     "all": Case(dense, "matmul"),
-    "last layer": Case(dense, "matmul", parameters="last_layer"),
+    "last layer": Case(dense, "matmul", parameters="last_layer", learning_rate="by_layer"),
     "convolutional": Case(convolutional, "vmap", data=IMAGES),
     "control flow": Case(Branching, "loop", batch_size=10),
     "tied": Case(Tied, "vmap"),
-    "tied chain": Case(tied, "vmap"),
     "deep": Case(deep, "matmul", learning_rate=0.005),
-    "middle of a deep one": Case(deep, "matmul", parameters=["2.*", "4.weight"], n_epochs=10),
     "low rank": Case(dense, "matmul", parameters=LoRA(rank=2)),
     "bounded change": Case(dense, "matmul", max_change=0.3, weight_decay=0.3),
     "two targets": Case(dense, "matmul", targets=2),
-    "steps by layer, one layer": Case(
-        dense, "matmul", learning_rate="by_layer", parameters="last_layer"
-    ),
-    "untargeted": Case(dense, "matmul", **UNTARGETED, n_epochs=5),
     # Algorithm 1 of the paper: the most divergent model that is within the slack.
     "untargeted best": Case(
         dense, "matmul", **UNTARGETED, sampling="best", slack=0.3, temperature=1.0, n_epochs=5
     ),
-    "sample weights": Case(dense, "matmul", weight=WEIGHTS),
-    "small batches": Case(dense, "matmul", batch_size=7),
     "one logit": Case(dense, "matmul", 1, y=LABELS > 0, link="binary_logit"),
     "early stop, small batches": Case(
         dense, "matmul", tol=0.02, slack=0.5, n_steps=30, learning_rate_decay=2.5, batch_size=10
@@ -155,7 +144,6 @@ CLASSIFIERS = {
     "best with weights": Case(dense, "matmul", sampling="best", slack=0.1, weight=WEIGHTS),
 }
 REGRESSORS = {
-    "all": Case(dense, "matmul", 1, y=TARGET),
     "two outputs": Case(dense, "matmul", 2, y=TWO_TARGETS),
     "mean and variance": Case(MeanAndVariance, "vmap", y=TARGET),
     "sample weights": Case(dense, "matmul", 1, y=TARGET, weight=WEIGHTS, weight_decay=0.1),
@@ -173,7 +161,6 @@ REGRESSORS = {
     "best": Case(
         dense, "matmul", 1, y=TARGET, sampling="best", slack=5.0, max_change=0.5, temperature=1.0
     ),
-    "trajectory": Case(dense, "matmul", 2, y=TWO_TARGETS, sampling="trajectory"),
     "untargeted": Case(dense, "matmul", 2, y=TWO_TARGETS, targets="untargeted"),
 }
 
@@ -189,9 +176,8 @@ def test_classifier_is_the_plain_loop(case):
         assert min(n_steps) < max(n_steps)
 
 
-@pytest.mark.parametrize("name", ["all", "convolutional", "low rank"])
-def test_single_precision_is_the_plain_loop(name):
-    CLASSIFIERS[name].compare(QUAMClassifier, torch.float32, *SETTINGS, rtol=1e-3)
+def test_single_precision_is_the_plain_loop():
+    CLASSIFIERS["all"].compare(QUAMClassifier, torch.float32, *SETTINGS, rtol=1e-3)
 
 
 @pytest.mark.parametrize("case", REGRESSORS.values(), ids=list(REGRESSORS))
@@ -204,28 +190,10 @@ def test_regressor_is_the_plain_loop(case):
     case.compare(QUAMRegressor, torch.float64, *measures, rtol=1e-8)
 
 
-@pytest.mark.parametrize("name", ["two outputs", "mean and variance"])
-def test_regressor_mixture_entropy_is_the_plain_loop(name):
+def test_regressor_mixture_entropy_is_the_plain_loop():
     # Quadrature against quadrature: nothing is merged in a short search.
     options = {"setting": "expected", "measure": "entropy"}
-    REGRESSORS[name].compare(QUAMRegressor, torch.float64, options, rtol=1e-4)
-
-
-@each_setting
-def test_average_prediction_is_that_of_the_visited_models(setting):
-    module = seeded(dense, dtype=torch.float64)
-    est = quam(QUAMClassifier, module, setting=setting, **SHORT).fit(X, LABELS)
-    slow = SlowQUAM(est, module, X, LABELS)
-    row = torch.as_tensor(X_NEW[:1]).double()
-    visits = [sample for target in slow.search(row).visits for sample in target]
-    weights = np.exp([-max(v.increase, 0) / slow.temperature for v in visits])
-    average = weights @ np.exp([v.prediction for v in visits]) / weights.sum()
-    given = slow.predict(module, row).detach().exp().numpy()[0]
-    # The network predicts; the average is what uncertainties of the expected setting are about.
-    np.testing.assert_allclose(est.predict_proba(X_NEW[:1])[0], given, rtol=1e-9)
-    if setting == "expected":
-        entropy = -(average * np.log(average)).sum()
-        np.testing.assert_allclose(est.predict_uncertainty(X_NEW[:1]).total, entropy, rtol=1e-9)
+    REGRESSORS["two outputs"].compare(QUAMRegressor, torch.float64, options, rtol=1e-4)
 
 
 # -- diverging searches --------------------------------------------------------------------
@@ -248,11 +216,8 @@ def bad_row(build, *args):
 # A module, and arguments with which its bad row diverges.
 DIVERGING = {
     "all targets": {},
-    "two targets": {"targets": 2, "setting": "expected"},
-    "one by one": {"memory_limit": "26KB"},
-    "early stop": {"batch_size": 10, "tol": 0.05, "slack": 1.0},
+    "two targets, one by one": {"targets": 2, "memory_limit": "26KB"},
     "best": {"sampling": "best", "setting": "expected"},
-    "gaussian": {"sampling": "gaussian"},
     "low rank": {"parameters": "lora", "max_change": 1.0},
 }
 
@@ -320,21 +285,6 @@ def until_divergence(visits):
 
 
 @pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.BeyondRangeWarning")
-def test_regressor_leaves_out_diverging_rows():
-    est = quam(QUAMRegressor, seeded(exponential, 1), **{**SHORT, "learning_rate": 0.05}).fit(
-        X, TARGET
-    )
-    rows = X_NEW[:4].copy()
-    clean = est.predict_uncertainty(rows)
-    rows[1] = bad_row(exponential, 1)
-    u, diagnostics = est.predict_uncertainty(rows, return_diagnostics=True)
-    assert (diagnostics.n_diverged > 0).tolist() == [False, True, False, False]
-    others = [0, 2, 3]
-    np.testing.assert_allclose(u.epistemic[others], clean.epistemic[others], rtol=1e-5)
-    assert np.isfinite(u.epistemic).all()
-
-
-@pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.BeyondRangeWarning")
 def test_draws_that_overflow_do_not_count():
     # The best models are finite at these rows; some of the draws around them are not.
     options = {**SHORT, "learning_rate": 0.01, "sampling": "gaussian", "slack": 1.0}
@@ -344,9 +294,8 @@ def test_draws_that_overflow_do_not_count():
 
 
 @pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.BeyondRangeWarning")
-@each_setting
-def test_a_row_that_the_given_network_fails_on_is_infinitely_uncertain(setting):
-    est = quam(QUAMClassifier, seeded(exponential), setting=setting, **SHORT).fit(X, LABELS)
+def test_a_row_that_the_given_network_fails_on_is_infinitely_uncertain():
+    est = quam(QUAMClassifier, seeded(exponential), **SHORT).fit(X, LABELS)
     rows = X_NEW[:4].copy()
     clean = est.predict_uncertainty(rows)
     rows[1] = 1e6
@@ -359,25 +308,16 @@ def test_a_row_that_the_given_network_fails_on_is_infinitely_uncertain(setting):
     assert diagnostics.rival[1] is None
 
 
-@pytest.mark.parametrize("sampling", ["trajectory", "best"])
-def test_a_temperature_may_be_too_small_for_single_precision(sampling):
+def test_a_temperature_may_be_too_small_for_single_precision():
     module, found = seeded(dense), []
     for temperature in (1e-30, 1e-60, 1e-300):
-        est = quam(QUAMClassifier, module, **SHORT, temperature=temperature, sampling=sampling)
+        est = quam(QUAMClassifier, module, **SHORT, temperature=temperature)
         found.append(est.fit(X, LABELS).predict_uncertainty(X_NEW[:3]).epistemic)
     np.testing.assert_array_equal(found[1], found[0])
     np.testing.assert_array_equal(found[2], found[0])
 
 
 # -- early stop ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("tol", "n_steps"), [(10.0, 8), (0.0, 40)])
-def test_a_large_tolerance_stops_at_the_second_change_of_the_schedule(tol, n_steps):
-    options = {**SHORT, "tol": tol, "slack": 1e3, "n_steps": 40}
-    est = quam(QUAMClassifier, seeded(dense), **options).fit(X, LABELS)
-    _, diagnostics = est.predict_uncertainty(X_NEW, return_diagnostics=True)
-    assert (diagnostics.n_steps == 3 * n_steps).all()
 
 
 def test_a_search_that_does_not_explain_the_data_goes_on():
@@ -393,10 +333,9 @@ def test_a_search_that_does_not_explain_the_data_goes_on():
 STOPPING = {**SHORT, "n_steps": 40, "learning_rate_decay": 2.0, "slack": 0.05}
 
 
-@pytest.mark.parametrize("sampling", ["trajectory", "gaussian"])
-def test_a_row_does_not_depend_on_which_others_stopped(sampling):
+def test_a_row_does_not_depend_on_which_others_stopped():
     module = seeded(dense, dtype=torch.float64)
-    options = {**STOPPING, "tol": 0.01, "sampling": sampling}
+    options = {**STOPPING, "tol": 0.01}
     est = quam(QUAMClassifier, module, **options).fit(X, LABELS)
     together = est.predict_uncertainty(X_NEW, return_diagnostics=True)
     steps = together[1].n_steps
@@ -413,57 +352,7 @@ def test_a_row_does_not_depend_on_which_others_stopped(sampling):
 # -- what must not change ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("build", "parameters"), [(dense, "lora"), (Branching, "all"), (Residual, "last_layer")]
-)
-def test_the_given_module_stays_bit_identical(build, parameters):
-    module = seeded(build).train()
-    next(module.parameters()).requires_grad_(False)
-    before = module_state(module)
-    est = quam(QUAMClassifier, module, **{**SHORT, "n_steps": 3}, parameters=parameters).fit(
-        X, LABELS
-    )
-    est.predict_uncertainty(X_NEW[:3])
-    est.adversarial_models(X_NEW[:1])
-    assert module_state(module) == before
-
-
-class Fussy(nn.Module):
-    """Refuses weights that have moved, once it is told to; cannot be traced or batched."""
-
-    strict = False
-
-    def __init__(self):
-        super().__init__()
-        self.layers = dense()
-        self.register_buffer("start", self.layers[0].weight.detach().clone())
-
-    def forward(self, x):
-        moved = float((self.layers[0].weight - self.start).abs().max().detach())
-        if Fussy.strict and moved > 0.05:
-            raise RuntimeError("moved too far")
-        return torch.stack([self.layers(row) for row in x])
-
-
-@pytest.mark.parametrize("method", ["predict_uncertainty", "adversarial_models"])
-def test_an_error_within_a_search_leaves_everything_as_it_was(method, monkeypatch):
-    module = seeded(Fussy)
-    before = module_state(module)
-    est = quam(QUAMClassifier, module, **SHORT).fit(X, LABELS)
-    assert est.execution_ == "loop"
-    private = module_state(est._fitted.reference.module)
-    clean = est.predict_uncertainty(X_NEW[:2])
-    monkeypatch.setattr(Fussy, "strict", True)
-    with pytest.raises((RuntimeError, ValueError), match="moved too far"):
-        getattr(est, method)(X_NEW[:2])
-    monkeypatch.undo()
-    assert module_state(module) == before
-    assert module_state(est._fitted.reference.module) == private
-    np.testing.assert_array_equal(est.predict_uncertainty(X_NEW[:2]).epistemic, clean.epistemic)
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
-def test_an_interrupt_leaves_everything_as_it_was(error, monkeypatch):
+def test_an_interrupt_leaves_everything_as_it_was(monkeypatch):
     module = seeded(dense)
     before = module_state(module)
     est = quam(QUAMClassifier, module, **SHORT).fit(X, LABELS)
@@ -474,11 +363,11 @@ def test_an_interrupt_leaves_everything_as_it_was(error, monkeypatch):
     def interrupted(self, visit):
         calls.append(visit.step)
         if len(calls) >= 5:
-            raise error
+            raise KeyboardInterrupt
         on_visit(self, visit)
 
     monkeypatch.setattr(samplers.Trajectory, "on_visit", interrupted)
-    with pytest.raises(error):
+    with pytest.raises(KeyboardInterrupt):
         est.predict_uncertainty(X_NEW[:2])
     monkeypatch.undo()
     assert module_state(module) == before
@@ -486,25 +375,13 @@ def test_an_interrupt_leaves_everything_as_it_was(error, monkeypatch):
 
 
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
-@pytest.mark.parametrize("method", ["predict_uncertainty", "adversarial_models"])
-def test_searches_run_where_gradients_are_switched_off(context, method):
+def test_searches_run_where_gradients_are_switched_off(context):
     est = quam(QUAMClassifier, seeded(dense), **SHORT).fit(X, LABELS)
-    expected = getattr(est, method)(X_NEW[:2])
+    expected = est.predict_uncertainty(X_NEW[:2])
     with context():
+        found = est.predict_uncertainty(X_NEW[:2])
         assert not torch.is_grad_enabled()
-        found = getattr(est, method)(X_NEW[:2])
-        assert not torch.is_grad_enabled()
-    if method == "predict_uncertainty":
-        np.testing.assert_array_equal(found.epistemic, expected.epistemic)
-    else:
-        assert [m["divergence"] for m in found[0]] == [m["divergence"] for m in expected[0]]
-
-
-def test_the_random_state_of_torch_is_left_alone():
-    est = quam(QUAMClassifier, seeded(dense), **{**SHORT, "random_state": None})
-    before = torch.get_rng_state()
-    est.fit(X, LABELS).predict_uncertainty(X_NEW[:2])
-    assert torch.equal(torch.get_rng_state(), before)
+    np.testing.assert_array_equal(found.epistemic, expected.epistemic)
 
 
 def test_a_module_changed_after_fit_changes_nothing():

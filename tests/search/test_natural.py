@@ -1,7 +1,6 @@
 """Natural and linear search: against closed forms, against each other, and against all rows."""
 
 import dataclasses
-import pickle
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -147,8 +146,7 @@ NATURAL = NaturalSearch(n_corrections=0, n_steps=6, n_rows=60)
 @pytest.mark.parametrize(
     ("kind", "n_out", "y", "parameters", "search"),
     [
-        (QUAMClassifier, 3, LABELS, "all", NATURAL),
-        (QUAMClassifier, 3, LABELS, "last_layer", NATURAL),
+        # Heads and chains of natural search are compared with a plain loop.
         (QUAMClassifier, 3, LABELS, "all", LinearSearch()),
         # The closed form of a classifier's last layer has tests of its own.
         *((QUAMRegressor, 1, TARGET, part, NATURAL) for part in ("all", "last_layer")),
@@ -188,12 +186,10 @@ def convolutional(n_out):
     )
 
 
-def embedded(n_out):
-    return nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(12, n_out))
-
-
-@pytest.mark.parametrize("parameters", ["all", "bias", "norm", LoRA(rank=2), "0.*", "auto"])
-@pytest.mark.parametrize("search", ["natural", "linear"])
+@pytest.mark.parametrize(
+    ("search", "parameters"),
+    [("natural", "all"), ("linear", "all"), ("natural", "norm"), ("linear", LoRA(rank=2))],
+)
 def test_any_parameters_of_a_convolutional_network(parameters, search):
     net = trained(3, LABELS, convolutional, IMAGES.astype(np.float64), 10)
     rows = IMAGES[:4].astype(np.float64) * 2
@@ -208,43 +204,32 @@ def test_any_parameters_of_a_convolutional_network(parameters, search):
     np.testing.assert_allclose(alone, u.epistemic, rtol=1e-7)
 
 
-def test_embeddings():
-    rows = np.random.default_rng(0).integers(9, size=(60, 3))
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        net = embedded(3)
-    est = QUAMClassifier(net, parameters="all").fit(rows, LABELS)
-    assert isinstance(est.search_, NaturalSearch)
-    assert (est.predict_uncertainty(rows[:5]).epistemic > 0).all()
-
-
 # -- the way and its integral ----------------------------------------------------------------
 
 
 def test_the_number_of_steps_does_not_matter():
     rows, y, unknown = blobs(600)
-    net = network_of_blobs(rows, y)
-    both = np.concatenate([rows[:40], unknown[:40]])
+    net = network_of_blobs(rows, y, n_epochs=30)
+    both = np.concatenate([rows[:30], unknown[:30]])
     found = [
         QUAMClassifier(net, search=NaturalSearch(n_steps=n, n_rows=128), random_state=0)
         .fit(rows, y)
         .predict_uncertainty(both)
         .epistemic
-        for n in (10, 20, 40)
+        for n in (10, 40)
     ]
-    for other in found[:2]:
-        assert spearmanr(other, found[2]).statistic > 0.98
-        assert np.median(np.abs(other / found[2] - 1)) < 0.15
+    assert spearmanr(*found).statistic > 0.98
+    assert np.median(np.abs(found[0] / found[1] - 1)) < 0.15
 
 
 def test_a_sample_of_the_training_rows_stands_for_all():
-    rows, y, unknown = blobs(8000)
+    rows, y, unknown = blobs(4000)
     net = network_of_blobs(rows, y, n_epochs=8)
     both = np.concatenate([rows[:60], unknown])
     options = {"search": NaturalSearch(n_rows=128), "random_state": 0}
     every = QUAMClassifier(net, **options).fit(rows, y)
-    some = QUAMClassifier(net, **options, n_training_rows=8000).fit(rows[:2000], y[:2000])
-    naive = QUAMClassifier(net, **options).fit(rows[:2000], y[:2000])
+    some = QUAMClassifier(net, **options, n_training_rows=4000).fit(rows[:1000], y[:1000])
+    naive = QUAMClassifier(net, **options).fit(rows[:1000], y[:1000])
     costs = [np.log(est.rival_costs(both, refine=False).clip(1e-9)) for est in (every, some, naive)]
     searched = every.rival_costs(both, refine=False) > 0
     off = [np.median((other - costs[0])[searched]) for other in costs[1:]]
@@ -304,63 +289,6 @@ def test_the_share_of_the_others_is_unbiased(sizes, values, n_drawn):
     assert np.isclose(
         np.mean(sums), float(values.sum()), atol=0.02 * float(values.abs().sum()) + 1e-9
     )
-
-
-def test_few_rows_tell_what_all_of_them_say():
-    rows, y, unknown = blobs(4000)
-    net = network_of_blobs(rows, y, n_epochs=10)
-    both = np.concatenate([rows[:30], unknown[:30]])
-    costs = []
-    for n_rows in (128, 4000):
-        est = QUAMClassifier(net, search=NaturalSearch(n_rows=n_rows), random_state=0).fit(rows, y)
-        traces = est.search_traces(both)
-        costs.append(np.array([t["loss_increase"] for row in traces for t in row]) * len(rows))
-    few, every = costs
-    matters = (every > 1) & (every < 50)
-    assert matters.sum() > 300
-    ratio = few[matters] / every[matters]
-    # The steps themselves need no training rows: both go the same way.
-    assert 0.9 < np.median(ratio) < 1.1
-    assert np.mean(np.abs(np.log(ratio)) < np.log(2)) > 0.9
-
-
-def test_what_is_called_feasible_is_so_on_all_rows():
-    rows, y, unknown = blobs(4000)
-    net = network_of_blobs(rows, y, n_epochs=10)
-    search = NaturalSearch(n_rows=128)
-    est = QUAMClassifier(net, search=search, random_state=0).fit(rows, y)
-    models = est._fitted.models
-    problem, engine = models.problem, models.engine
-    inputs = Inputs((torch.tensor(np.concatenate([rows[:25], unknown[:25]])),))
-    inputs, original = models.given(inputs)
-    every, exact = torch.arange(len(rows)), []
-
-    def watch(number, point, free):
-        chosen = ((point.cost > 0.1) & (point.cost <= engine.slack)).nonzero()[:, 0]
-        query = tuple(part[number[chosen]] for part in searches.queries)
-        on_training, _ = problem.predict(free(chosen), every, query)
-        exact.append(problem.expected_increase(on_training, every) * len(rows))
-
-    for searches in models.searches(inputs, original, est._question(inputs).limits):
-        engine._paths(problem, searches, watch=watch)
-    exact = torch.cat(exact)
-    assert len(exact) > 50
-    assert float((exact <= engine.slack).float().mean()) >= 0.9
-    # What users get has been measured on all rows.
-    for of_row in est.adversarial_models(unknown[:2]):
-        for model in of_row:
-            net_ = network_of_blobs(rows, y, n_epochs=0)
-            net_.load_state_dict(model["state_dict"])
-            with torch.no_grad():
-                losses = [
-                    float(nn.functional.cross_entropy(m(torch.tensor(rows)), torch.tensor(y)))
-                    for m in (net_, net)
-                ]
-            assert np.isclose(model["loss_increase"], losses[0] - losses[1], atol=1e-5)
-            assert (
-                model["feasible"] == (model["loss_increase"] * len(rows) <= est.slack_)
-                or not model["divergence"]
-            )
 
 
 def test_sample_weights_count_as_rows_do():
@@ -535,22 +463,6 @@ def test_a_step_stays_on_its_device_and_reads_nothing_back(search, kind, paramet
 
 
 # -- the object ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("search", [NaturalSearch(), LinearSearch()])
-@pytest.mark.parametrize(
-    ("kind", "n_out", "y"), [(QUAMClassifier, 3, LABELS), (QUAMRegressor, 1, TARGET)]
-)
-def test_stored_and_sent_searches_give_the_same(search, kind, n_out, y):
-    est = kind(trained(n_out, y), search=search, random_state=0).fit(X, y)
-    rows = X_NEW[:5]
-    expected = est.predict_uncertainty(rows)
-    again = pickle.loads(pickle.dumps(est))
-    np.testing.assert_allclose(again.predict_uncertainty(rows).epistemic, expected.epistemic)
-    est.set_params(memory_limit=est._fitted.models.needs.of(1, 1))
-    np.testing.assert_allclose(
-        est.predict_uncertainty(rows).epistemic, expected.epistemic, rtol=1e-6
-    )
 
 
 def test_many_classes_are_searched_among_the_likeliest():

@@ -41,45 +41,80 @@ _TEMPERATURES = (20.0, 1.0)
 SLACK = 10.0
 
 
-class NaturalSearch(BaseEstimator):
+class _CurvatureSearch(BaseEstimator):
+    """Searches that follow the inverse curvature of the training loss."""
+
+    def _engine(
+        self,
+        problem: Problem,
+        temperature: float | None,
+        generator: torch.Generator,
+        limits: Limits,
+    ) -> NaturalEngine:
+        """Return the engine of the searches."""
+        search: Any = self
+        precision, is_auto = search.prior_precision, search.prior_precision == "auto"
+        gaussian = None
+        try:
+            inverse = make_preconditioner(
+                problem.network,
+                problem.training,
+                problem.original_on_training,
+                limits,
+                precision=problem.default_precision() if is_auto else float(precision),
+                # Intervals of values are to have the width that the prior gives them.
+                factored=problem.is_classification,
+                n_training_rows=problem.n_training_rows,
+                generator=generator,
+            )
+            head = _head(problem, inverse)
+            has_many_classes = head is not None and len(head.outputs) > MANY_CLASSES
+            steps: Any
+            if isinstance(search, LinearSearch) or has_many_classes:
+                steps = LinearSteps(search.goal, inverse, _inverses_of_chain(problem, inverse))
+                gaussian = None if head is None else gaussian_head(head, generator)
+            else:
+                steps = _steps(search, problem, inverse, generator)
+        except NetworkError as error:
+            raise CurvatureError(str(error.__cause__ or error)) from error
+        if temperature is None and gaussian is not None:
+            temperature = gaussian.temperature(problem)
+        temperature = temperature or _TEMPERATURES[not problem.is_classification]
+        return NaturalEngine(steps, temperature, SLACK, inverse.precision, gaussian)
+
+
+class NaturalSearch(_CurvatureSearch):
     """Adversarial model search by natural gradients: the default of QUAM.
 
     For every sample and class, the network is changed step by step until it is sure of the class.
-    Each step is the change that costs the training data the least, to first order, for an equal
-    share of the distance: the gradient of the class's log-odds at the sample, times the inverse
-    curvature of the training loss. ``fit`` measures the curvature once, as Kronecker factors of
-    each layer; no step needs a gradient of the training loss, a learning rate or a schedule. The
-    cost of a model is the sum of KL(given || model) over the training data plus half the prior
-    precision times the squared distance of the weights, in nats. It is measured on the training
-    samples that the model changes most among those that the network is unsure of, and on a weighted
-    sample of the others. A single linear layer that returns logits of more than 64 classes is not
-    searched: the posterior of its logits is taken as Gaussian, as in `LinearSearch`. Pass it as
-    ``search`` of QUAM; its arguments are tuned as ``search__n_rows``, ....
+    Each step changes the training loss the least, to first order, for an equal share of the
+    distance: the gradient of the class's log-odds at the sample, times the inverse curvature of
+    the training loss, which ``fit`` measures once. The cost of a model is the sum of
+    KL(given || model) over the training data plus half the prior precision times the squared
+    distance of the weights, in nats. It is measured on the most influential training samples and
+    on a weighted sample of the others. A single linear layer that returns logits of more than 64
+    classes is not searched: its logits have a Gaussian posterior, as in `LinearSearch`. Pass it
+    as ``search`` of QUAM; its arguments are tuned as ``search__n_rows``, ....
 
     Parameters
     ----------
     n_steps : int, default=5
-        Steps of each search. More of them follow the path more closely. A search ends early when
-        its model weighs less than exp(-12).
+        Steps of each search. A search ends early when its model weighs less than exp(-12).
     n_corrections : int or "auto", default="auto"
         Steps after each of these that make the model cheaper without a change of its target's
-        score: closer to the cheapest model there is, and slower. "auto" is 0 for classifiers, whose
-        samples are ranked as well without, and 8 for regressors that are no linear models.
+        score. "auto" is 0 for classifiers, and 8 for regressors that are no linear models.
     goal : float, default=32.0
         Log-odds of the class that a search goes to. Regressors go to five standard deviations that
         the mean has in a linear model, whatever this says.
     prior_precision : float or "auto", default="auto"
-        Precision of a Gaussian prior around the given network. The smaller it is, the further
-        searches go along directions that the training data say nothing about, and the less these
-        cost. "auto" is 0.0003 * n_classes ** 1.5 times the number of searched parameters for each
-        training sample (at most 10); for regressors it is the precision that makes the training
-        data most likely (the marginal likelihood).
+        Precision of a Gaussian prior around the given network. "auto" is 0.0003 * n_classes ** 1.5
+        times the number of searched parameters for each training sample (at most 10); for
+        regressors it is the precision of the largest marginal likelihood.
     n_rows : int or "auto", default="auto"
-        Training samples on which the cost of a model is measured: three quarters of them those that
-        it is likely to change most, the rest drawn from all others. All are taken if there are no
-        more. "auto" is 64 where linear layers at the end of a network are searched, 16 where it is
-        a single one (its cost is known to second order for all training samples, and these add the
-        rest), and 128 elsewhere.
+        Training samples on which the cost of a model is measured: three quarters are the most
+        influential ones, the rest is drawn from all others. "auto" is 64 where linear layers at
+        the end of a network are searched, 16 where it is a single one (its cost is known to second
+        order for all training samples), and 128 elsewhere.
     targets : "auto", "all" or int, default="auto"
         A search for each class, or for the N most probable ones. "auto" is all classes if there are
         at most 20, else the most probable one and its ten likeliest rivals. Regressors have two
@@ -132,24 +167,8 @@ class NaturalSearch(BaseEstimator):
             return True
         return bool((on_training.log_proba < -_LARGE_LOG_ODDS).any())
 
-    def _engine(
-        self,
-        problem: Problem,
-        temperature: float | None,
-        generator: torch.Generator,
-        limits: Limits,
-    ) -> NaturalEngine:
-        """Return the engine of the searches."""
-        inverse = _inverse_curvature(self, problem, generator, limits)
-        head = _head(problem, inverse)
-        if head is not None and len(head.outputs) > MANY_CLASSES:
-            return _closed_form(self, problem, temperature, inverse, generator)
-        steps = _steps(self, problem, inverse, generator)
-        temperature = temperature or _TEMPERATURES[not problem.is_classification]
-        return NaturalEngine(steps, temperature, SLACK, inverse.precision)
 
-
-class LinearSearch(BaseEstimator):
+class LinearSearch(_CurvatureSearch):
     """Adversarial models in closed form: the network taken as linear in its parameters.
 
     A rival class costs half the squared distance of its log-odds over their variance, which comes
@@ -193,34 +212,6 @@ class LinearSearch(BaseEstimator):
         self.prior_precision = prior_precision
         self.targets = targets
 
-    def _engine(
-        self,
-        problem: Problem,
-        temperature: float | None,
-        generator: torch.Generator,
-        limits: Limits,
-    ) -> NaturalEngine:
-        """Return the engine of the closed form."""
-        inverse = _inverse_curvature(self, problem, generator, limits)
-        return _closed_form(self, problem, temperature, inverse, generator)
-
-
-def _closed_form(
-    search: NaturalSearch | LinearSearch,
-    problem: Problem,
-    temperature: float | None,
-    inverse: Preconditioner,
-    generator: torch.Generator,
-) -> NaturalEngine:
-    """Return an engine that takes the network as linear in its parameters."""
-    steps = LinearSteps(search.goal, inverse, _inverses_of_chain(problem, inverse))
-    head = _head(problem, inverse)
-    gaussian = None if head is None else gaussian_head(head, generator)
-    if temperature is None and gaussian is not None:
-        temperature = gaussian.temperature(problem)
-    temperature = temperature or _TEMPERATURES[not problem.is_classification]
-    return NaturalEngine(steps, temperature, SLACK, inverse.precision, gaussian)
-
 
 def _head(problem: Problem, inverse: Preconditioner) -> LayerInverse | None:
     """Return the inverse of the single searched layer, if its outputs are logits."""
@@ -228,30 +219,6 @@ def _head(problem: Problem, inverse: Preconditioner) -> LayerInverse | None:
     if inverses is None or len(inverses) > 1 or not isinstance(inverses[0], LayerInverse):
         return None
     return inverses[0] if returns_logits(problem.network.executor) else None
-
-
-def _inverse_curvature(
-    search: NaturalSearch | LinearSearch,
-    problem: Problem,
-    generator: torch.Generator,
-    limits: Limits,
-) -> Preconditioner:
-    """Return the inverse curvature of the training loss and the prior."""
-    precision = search.prior_precision
-    try:
-        return make_preconditioner(
-            problem.network,
-            problem.training,
-            problem.original_on_training,
-            limits,
-            precision=problem.default_precision() if precision == "auto" else float(precision),
-            # The bands of values are to have the width that the prior gives them.
-            factored=problem.is_classification,
-            n_training_rows=problem.n_training_rows,
-            generator=generator,
-        )
-    except NetworkError as error:
-        raise CurvatureError(str(error.__cause__ or error)) from error
 
 
 def _inverses_of_chain(problem: Problem, inverse: Preconditioner) -> list[Any] | None:
@@ -293,10 +260,7 @@ def _steps(
         # The same function has the same numbers, however it is written.
         is_chain = problem.is_classification and is_linear_throughout(problem, inverse)
         shared = common(_N_ROWS_OF_CHAIN if is_chain else _N_ROWS)
-        try:
-            return general_steps(problem, inverse, n_corrections, start, sensitivity, shared)
-        except NetworkError as error:
-            raise CurvatureError(str(error.__cause__ or error)) from error
+        return general_steps(problem, inverse, n_corrections, start, sensitivity, shared)
     influence = make_influence(
         _features_of_chain(problem, executor.chain),
         [layer.inputs for layer in inverses],

@@ -39,34 +39,24 @@ class ChainState:
     # (n_searches,): the sample that each search is about, and its target
     sample: Tensor
     target: Tensor
-    # The given network's prediction for it
-    original: Any
-    # (n_searches, n_out): right factor of the change of the first layer
-    change: Tensor
+    original: Any  # The given network's prediction for it
+    change: Tensor  # (n_searches, n_out): right factor of the change of the first layer
     # Left and right factors of the change of each layer behind it, a pair for each step
     changes: list[list[tuple[Tensor, Tensor]]]
-    # (n_searches,): where the searches go; known from the first step on
-    goal: Tensor | None
-    # (n_samples, n_in): left factor of the change of the first layer
-    left: Tensor
-    # (n_samples,): product of the left factor with the sample itself
-    leverage: Tensor
-    # (n_samples, n_out): what the given first layer makes of the sample
-    at_first: Tensor
-    # Training samples on which the cost is measured
-    rows: TrainingSample
-    # (n_samples, n_rows): products of the left factor with these
-    kernel: Tensor
-    # (n_samples, n_rows, n_out): what the given first layer makes of these
-    rows_at_first: Tensor
+    goal: Tensor | None  # (n_searches,): where the searches go; known from the first step on
+    left: Tensor  # (n_samples, n_in): left factor of the change of the first layer
+    leverage: Tensor  # (n_samples,): product of the left factor with the sample itself
+    at_first: Tensor  # (n_samples, n_out): what the given first layer makes of the sample
+    rows: TrainingSample  # Training samples on which the cost is measured
+    kernel: Tensor  # (n_samples, n_rows): products of the left factor with these
+    rows_at_first: Tensor  # (n_samples, n_rows, n_out): what the given first layer makes of these
 
 
 @dataclass(frozen=True, eq=False)
 class ChainSteps(NaturalSteps):
     """Natural steps through a chain of linear layers; see `NaturalSteps`."""
 
-    # The inverse curvature of each layer
-    inverses: list[LayerInverse]
+    inverses: list[LayerInverse]  # The inverse curvature of each layer
     drops_searches = True
 
     @torch.no_grad()
@@ -97,20 +87,15 @@ class ChainSteps(NaturalSteps):
         )
 
     @torch.no_grad()
-    def evaluate(self, problem: Problem, state: ChainState, step: int, *, with_cost: bool) -> Point:
-        """Return predictions and costs of the models."""
+    def evaluate(self, problem: Problem, state: ChainState) -> tuple[Any, Tensor, Any]:
+        """Return predictions and scores of the models, and values for the next step."""
         executor: Any = problem.network.executor
         values, slopes = _values_at_sample(executor.chain, state)
         exact = executor.interpret(values[-1][..., None])[:, 0]
-        if step == 0 or not with_cost:
-            # That of the given network itself, or one that is not asked for.
-            cost = torch.full_like(values[-1][:, 0], torch.nan if step else 0.0)
-        else:
-            cost = self._divergence(executor, state).to(values[-1]) + self._prior(state)
         targets: Any = problem.targets
         score = targets.score(exact, state.original, state.target)
         # Predictions have the type of everything else.
-        return Point(exact.to(state.original.parts[0].dtype), cost, score, (values, slopes))
+        return exact.to(state.original.parts[0].dtype), score, (values, slopes)
 
     @torch.no_grad()
     def update(
@@ -162,8 +147,9 @@ class ChainSteps(NaturalSteps):
                 found[shift] = bias.to(layer.weight)
         return {name: found[name] for name in problem.network.free.start}
 
-    def _divergence(self, executor: Any, state: ChainState) -> Tensor:
-        """Return the sum of KL(given || model) over the training samples, (n_searches,)."""
+    def cost(self, problem: Problem, state: ChainState) -> Tensor:
+        """Return costs of the models: KL(given || model) of the training samples, and the prior."""
+        executor: Any = problem.network.executor
         n_rows = state.kernel.shape[1]
         widest = max(len(layer.weight) for layer in executor.chain.layers)
         n_bytes = widest * n_rows * state.kernel.element_size()
@@ -178,7 +164,7 @@ class ChainSteps(NaturalSteps):
             sample = state.sample[some]
             nats = divergence(state.rows.given[sample], outputs)
             found[some] = (nats * state.rows.count[sample].to(nats)).sum(dim=-1)
-        return found
+        return found.to(state.change) + self._prior(state)
 
     def _prior(self, state: ChainState) -> Tensor:
         """Return the cost of the models in the prior around the given network, in nats."""

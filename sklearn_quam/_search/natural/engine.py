@@ -30,14 +30,10 @@ _CLOSE_STEPS = 20
 class NaturalEngine:
     """Searches that follow the inverse curvature."""
 
-    # How they move
-    steps: HeadSteps | ChainSteps | GeneralSteps | LinearSteps
-    # Scale of costs, in nats
-    temperature: float
-    # Largest cost of a model that explains the training data, in nats
-    slack: float
-    # The precision of the prior around the given network
-    precision: float
+    steps: HeadSteps | ChainSteps | GeneralSteps | LinearSteps  # How they move
+    temperature: float  # Scale of costs, in nats
+    slack: float  # Largest cost of a model that explains the training data, in nats
+    precision: float  # The precision of the prior around the given network
     # The posterior of logits in closed form: then nothing is searched
     gaussian: GaussianHead | None = None
 

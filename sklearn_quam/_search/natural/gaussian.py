@@ -12,14 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._curvature.influence import with_constant
 from ..._curvature.preconditioner import LayerInverse
 from ..._network.limits import accumulation_dtype, slices
 from ..._network.predictions import Categorical
 from ..._network.reference import Rows
 from ..problem import Problem
 from ..searches import Accumulator, Outcome, Searches
-from .chain import affine
+from .chain import affine, through_inverse
 
 # Models that the integral over the posterior is made of, in pairs on both sides of the mean: more
 # where there are fewer classes.
@@ -38,10 +37,8 @@ _VARIANCE, _N_TYPICAL, _TYPICAL_AT_ONCE = 12.0, 2048, 128
 class GaussianHead:
     """The posterior of the logits of a linear layer."""
 
-    # The inverse curvature
-    inverse: LayerInverse
-    # (n_draws, n_classes): changes of logits for a leverage of one
-    draws: Tensor
+    inverse: LayerInverse  # The inverse curvature
+    draws: Tensor  # (n_draws, n_classes): changes of logits for a leverage of one
 
     @property
     def at_once_on_cpu(self) -> int:
@@ -150,9 +147,8 @@ class GaussianHead:
         (layer,), (features,) = executor.chain.layers, query
         # An inverse curvature amplifies rounding.
         exact = features.to(accumulation_dtype(features.device))
-        own = with_constant(exact, self.inverse.inputs)
-        leverage = ((own @ self.inverse.inputs.to(own)) * own).sum(dim=-1).clamp(min=0)
-        return affine(layer, exact), leverage
+        leverage = through_inverse(exact, self.inverse.inputs)[1]
+        return affine(layer, exact), leverage.clamp(min=0)
 
 
 def gaussian_head(inverse: LayerInverse, generator: torch.Generator) -> GaussianHead:

@@ -38,30 +38,22 @@ class GeneralState:
 
     # (n_searches, ...): the free parameters of the model that each search has arrived at
     free: Free
-    # (n_searches, ...): values at the cut of the sample of each search
-    query: Rows
-    # The given network's prediction for it
-    original: Any
-    # (n_searches,): its target
-    target: Tensor
-    # (n_searches,): the number of the sample
-    sample: Tensor
-    # Training samples on which the cost is measured
-    rows: TrainingSample
-    # (n_searches,): where the searches go; known from the first step on
-    goal: Tensor | None = None
+    query: Rows  # (n_searches, ...): values at the cut of the sample of each search
+    original: Any  # The given network's prediction for it
+    target: Tensor  # (n_searches,): its target
+    sample: Tensor  # (n_searches,): the number of the sample
+    rows: TrainingSample  # Training samples on which the cost is measured
+    goal: Tensor | None = None  # (n_searches,): where the searches go; known from the first step on
 
 
 @dataclass(frozen=True, eq=False)
 class GeneralSteps(NaturalSteps):
     """Natural steps through any network; see `NaturalSteps`."""
 
-    # The inverse curvature
-    preconditioner: Preconditioner
+    preconditioner: Preconditioner  # The inverse curvature
     # Names of the layers whose inputs measure the influence on training samples
     layers: tuple[str, ...]
-    # Steps that make each model cheaper before it is looked at
-    n_corrections: int
+    n_corrections: int  # Steps that make each model cheaper before it is looked at
     drops_searches = True
 
     def init(self, problem: Problem, searches: Searches) -> GeneralState:
@@ -79,21 +71,14 @@ class GeneralSteps(NaturalSteps):
             self.training_sample(problem, features),
         )
 
-    def evaluate(
-        self, problem: Problem, state: GeneralState, step: int, *, with_cost: bool
-    ) -> Point:
-        """Return predictions and costs of the models."""
-        network, targets = problem.network, problem.targets
-        weights = network.free.weights(state.free)
-        at_query = predict_at_query(network, weights, state.query)
-        if step == 0 or not with_cost:
-            # That of the given network itself, or one that is not asked for.
-            cost = torch.full_like(at_query.parts[0].detach()[:, 0], torch.nan if step else 0.0)
-        else:
-            with torch.no_grad():
-                cost = self._cost(problem, state, state.free)
-        score = targets.score(at_query, state.original, state.target)
-        return Point(at_query.map(torch.Tensor.detach), cost, score)
+    def evaluate(self, problem: Problem, state: GeneralState) -> tuple[Any, Tensor, None]:
+        """Return predictions and scores of the models."""
+        at_query, score = self._at_query(problem, state, state.free)
+        return at_query.map(torch.Tensor.detach), score, None
+
+    def cost(self, problem: Problem, state: GeneralState) -> Tensor:
+        """Return costs of the models."""
+        return self._cost(problem, state, state.free)
 
     def update(
         self, problem: Problem, state: GeneralState, point: Point, step: int, kept: Tensor | None
@@ -106,7 +91,7 @@ class GeneralSteps(NaturalSteps):
             gradient = {name: value[kept] for name, value in gradient.items()}
         with torch.no_grad():
             direction = self.preconditioner(gradient)
-            slope = _product(gradient, direction)
+            slope = inner_product(gradient, direction)
             goal = goals(problem, self.goal, score, slope) if state.goal is None else state.goal
             length = length_of_step(goal, score, slope, self.n_steps - step)
             state = replace(state, free=leaves(_moved(state.free, length, direction)), goal=goal)
@@ -120,14 +105,16 @@ class GeneralSteps(NaturalSteps):
         with torch.enable_grad():
             cost = self._cost(problem, state, state.free)
             downhill = gradient_of(cost, state.free)
-            score = self._score(problem, state, state.free)
+            score = self._at_query(problem, state, state.free)[1]
             gradient = gradient_of(score, state.free)
         with torch.no_grad():
             direction, own = self.preconditioner(downhill), self.preconditioner(gradient)
-            part = _product(gradient, direction) / _product(gradient, own).clamp(min=_TINY)
+            part = inner_product(gradient, direction) / inner_product(gradient, own).clamp(
+                min=_TINY
+            )
             direction = _moved(direction, -part, own)
             # The lowest point of the parabola through the cost here, its slope, and the cost there.
-            slope = _product(downhill, direction)
+            slope = inner_product(downhill, direction)
             there = self._cost(
                 problem, state, _moved(state.free, -torch.ones_like(cost), direction)
             )
@@ -137,17 +124,16 @@ class GeneralSteps(NaturalSteps):
             free = _moved(state.free, -length, direction)
             # Less of it where it gains little, or changes the score.
             gain = (cost - self._cost(problem, state, free)) / (slope * length)
-            drift = (self._score(problem, state, free) - score) / (state.goal / self.n_steps)
+            drift = (self._at_query(problem, state, free)[1] - score) / (state.goal / self.n_steps)
             share = (gain / _GOOD_GAIN).clamp(0, 1) * (2 - drift.abs() / _GOOD_DRIFT).clamp(0, 1)
             length = length * torch.nan_to_num(share, 0.0)
             return replace(state, free=leaves(_moved(state.free, -length, direction)))
 
-    def _score(self, problem: Problem, state: GeneralState, free: Free) -> Tensor:
-        """Return the scores of models."""
+    def _at_query(self, problem: Problem, state: GeneralState, free: Free) -> tuple[Any, Tensor]:
+        """Return predictions and scores of models."""
         targets: Any = problem.targets
-        weights = problem.network.free.weights(free)
-        at_query = predict_at_query(problem.network, weights, state.query)
-        return targets.score(at_query, state.original, state.target)
+        at_query = predict_at_query(problem.network, free, state.query)
+        return at_query, targets.score(at_query, state.original, state.target)
 
     def _cost(self, problem: Problem, state: GeneralState, free: Free) -> Tensor:
         """Return costs of models, in nats."""
@@ -156,7 +142,7 @@ class GeneralSteps(NaturalSteps):
         divergence = given.kl(on_rows)
         start = problem.network.free.start
         change = {name: value - start[name] for name, value in free.items()}
-        prior = self.precision / 2 * _product(change, change)
+        prior = self.precision / 2 * inner_product(change, change)
         return (divergence * state.rows.count[state.sample].to(divergence)).sum(dim=-1) + prior
 
     def free(self, problem: Problem, state: GeneralState, index: Tensor) -> Free:  # noqa: ARG002
@@ -258,14 +244,16 @@ def _inverse_moment(features: Tensor) -> Tensor:
     return damped_inverse(moment, _DAMPING_OF_FEATURES * float(size)).to(features.dtype)
 
 
-def gradient_of(values: Tensor, free: Free) -> Free:
+def gradient_of(values: Tensor, free: Free, retain_graph: bool = False) -> Free:
     """Return derivatives of a value of each model by its own parameters."""
     with NetworkErrors():
-        parts = torch.autograd.grad(values.sum(), list(free.values()), materialize_grads=True)
+        parts = torch.autograd.grad(
+            values.sum(), list(free.values()), retain_graph=retain_graph, materialize_grads=True
+        )
     return {name: part.detach() for name, part in zip(free, parts, strict=True)}
 
 
-def _product(first: Free, second: Free) -> Tensor:
+def inner_product(first: Free, second: Free) -> Tensor:
     """Return the inner product of parameters, one for each model."""
     parts = [
         (first[name] * second[name]).reshape(len(first[name]), -1).sum(dim=1) for name in first
@@ -281,11 +269,11 @@ def _moved(free: Free, length: Tensor, direction: Free) -> Free:
     }
 
 
-def predict_at_query(network: FreeNetwork, weights: Free, query: Rows) -> Any:
-    """Return predictions of models for the query of each."""
+def predict_at_query(network: FreeNetwork, free: Free, query: Rows) -> Any:
+    """Return predictions of models, given by their free parameters, for the query of each."""
     # Every row twice: modules that squeeze their output would lose the axis of a single one.
     twice = tuple(part[:, None].expand(-1, 2, *part.shape[1:]) for part in query)
-    return network.executor.predict_each(weights, twice)[:, 0]
+    return network.executor.predict_each(network.free.weights(free), twice)[:, 0]
 
 
 def leaves(free: Free) -> Free:

@@ -33,32 +33,23 @@ _CACHE_BYTES = 2**20
 class HeadState:
     """Where searches are; see `HeadSteps`."""
 
-    # The searches
-    searches: Searches
-    # (n_samples,): a' A^-1 a
-    leverage: Tensor
-    # (n_samples, n_in): A^-1 a
-    left: Tensor
-    # (n_samples, n_classes): what the given layer returns
-    logits: Tensor
-    # (n_classes, n_classes): the inverse curvature by logits
-    inverse: Tensor
-    # (n_samples, n_targets, n_classes): the vectors c
-    change: Tensor
+    searches: Searches  # The searches
+    leverage: Tensor  # (n_samples,): a' A^-1 a
+    left: Tensor  # (n_samples, n_in): A^-1 a
+    logits: Tensor  # (n_samples, n_classes): what the given layer returns
+    inverse: Tensor  # (n_classes, n_classes): the inverse curvature by logits
+    change: Tensor  # (n_samples, n_targets, n_classes): the vectors c
     # (n_samples, n_targets, n_classes): what these are the product of with the inverse curvature
     pulled: Tensor
-    # Training samples on which the cost is measured
-    rows: TrainingSample
-    # (n_samples, n_rows): a_i' A^-1 a of these
-    kernel: Tensor
+    rows: TrainingSample  # Training samples on which the cost is measured
+    kernel: Tensor  # (n_samples, n_rows): a_i' A^-1 a of these
 
 
 @dataclass(frozen=True, eq=False)
 class HeadSteps(NaturalSteps):
     """Natural steps in a linear layer that returns logits; see `NaturalSteps`."""
 
-    # The inverse curvature
-    inverse: LayerInverse
+    inverse: LayerInverse  # The inverse curvature
     drops_searches = False
 
     @torch.no_grad()
@@ -88,20 +79,15 @@ class HeadSteps(NaturalSteps):
         )
 
     @torch.no_grad()
-    def evaluate(self, problem: Problem, state: HeadState, step: int, *, with_cost: bool) -> Point:
-        """Return predictions and costs of the models."""
+    def evaluate(self, problem: Problem, state: HeadState) -> tuple[Any, Tensor, Any]:
+        """Return predictions and scores of the models, and log-probabilities."""
         logits = state.logits[:, None] + state.leverage[:, None, None] * state.change
         log_proba = torch.log_softmax(logits, dim=-1).flatten(0, 1)
-        if step == 0 or not with_cost:
-            cost = torch.full_like(log_proba[:, 0], torch.nan if step else 0.0)
-        else:
-            cost = self._cost(problem, state).flatten()
         targets: Any = problem.targets
-        target = state.searches.target
         exact = Categorical(log_proba)
-        score = targets.score(exact, None, target)
+        score = targets.score(exact, None, state.searches.target)
         prediction = exact.to(state.searches.given.log_proba.dtype)
-        return Point(prediction, cost, score, log_proba.unflatten(0, state.change.shape[:2]))
+        return prediction, score, log_proba.unflatten(0, state.change.shape[:2])
 
     @torch.no_grad()
     def update(
@@ -135,8 +121,8 @@ class HeadSteps(NaturalSteps):
             found[bias] = layer.bias + change * left[:, n_in:]
         return {name: found[name] for name in problem.network.free.start}
 
-    def _cost(self, problem: Problem, state: HeadState) -> Tensor:
-        """Return costs of the models, (n_samples, n_targets)."""
+    def cost(self, problem: Problem, state: HeadState) -> Tensor:
+        """Return costs of the models."""
         is_every = self.n_rows >= len(problem.training)
         change = state.change
         beyond = self._beyond_second_order(state, is_every)
@@ -146,7 +132,7 @@ class HeadSteps(NaturalSteps):
             known = self.precision / 2 * squares
         else:
             known = state.leverage[:, None] * (change * state.pulled).sum(dim=-1) / 2
-        return (known + beyond.to(known)).clamp(min=0)
+        return (known + beyond.to(known)).clamp(min=0).flatten()
 
     def _beyond_second_order(self, state: HeadState, is_every: bool) -> Tensor:
         """Return the cost on training samples beyond second order, or all of it.

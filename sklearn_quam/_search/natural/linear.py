@@ -22,8 +22,8 @@ from ..problem import Problem
 from ..searches import Searches
 from .chain import affine, inputs_and_slopes, output_gradients
 from .general import gradient_of, leaves, predict_at_query
-from .paths import Paths, Point, ended_where_infinite
-from .walk import Watch, goals, length_of_step
+from .paths import Paths, Point
+from .walk import Record, Watch, goals, length_of_step
 
 # Points on a path that the integral over the score is made of.
 N_POINTS = 10
@@ -33,10 +33,8 @@ N_POINTS = 10
 class LinearSteps:
     """Points on straight paths in the space of logits or means; nothing is searched."""
 
-    # Log-odds up to which models count
-    goal: float
-    # The inverse curvature
-    preconditioner: Preconditioner
+    goal: float  # Log-odds up to which models count
+    preconditioner: Preconditioner  # The inverse curvature
     # That of each layer of a chain; None for other networks
     inverses: list[LayerInverse | EigenInverse] | None
     rows_at_once = 1
@@ -50,7 +48,7 @@ class LinearSteps:
         with torch.no_grad():
             variance = (gradient * change).sum(dim=-1).clamp(min=0)
             targets: Any = problem.targets
-            dtype, points = original.parts[0].dtype, []
+            dtype, record = original.parts[0].dtype, Record(searches)
             at_start = targets.score(self._interpreted(problem, scores), original, target)
             goal = goals(problem, self.goal, at_start, variance)
             end = length_of_step(goal, at_start, variance, 1)
@@ -60,11 +58,10 @@ class LinearSteps:
                 exact = self._interpreted(problem, scores + at[:, None] * change)
                 score = targets.score(exact, original, target)
                 point = Point(exact.to(dtype), 0.5 * at**2 * variance, score)
-                points.append(point)
+                record.add(number, point)
                 if watch is not None:
                     watch(number, point, partial(self._free, problem, searches, at))
-        # A path that leaves the range of numbers ends there.
-        return ended_where_infinite(points)
+        return record.paths()
 
     def shortened(self) -> LinearSteps:
         """Return the same: there are no steps."""
@@ -85,7 +82,7 @@ class LinearSteps:
         query = tuple(part[index] for part in searches.queries)
         targets: Any = problem.targets
         with torch.enable_grad():
-            prediction = predict_at_query(network, network.free.weights(free), query)
+            prediction = predict_at_query(network, free, query)
             original = searches.original[index]
             score = targets.score(prediction, original, searches.target[index])
             gradient = gradient_of(score, free)
@@ -125,7 +122,7 @@ class LinearSteps:
         network, targets = problem.network, problem.targets
         n_searches, start = len(searches), network.free.start
         free = leaves({name: v.expand(n_searches, *v.shape) for name, v in start.items()})
-        prediction = predict_at_query(network, network.free.weights(free), searches.queries)
+        prediction = predict_at_query(network, free, searches.queries)
         view = WholeNetwork(network, 0)
         scores = view.scores(prediction)
         given = scores.detach().requires_grad_()

@@ -21,14 +21,10 @@ _FIRST_PARTS = (1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2)
 class Point(NamedTuple):
     """Models that searches have arrived at."""
 
-    # Their predictions for the sample of each search
-    prediction: Any
-    # (n_searches,): what they cost, in nats
-    cost: Tensor
-    # (n_searches,): log-odds of the target, or the shift of the mean
-    score: Tensor
-    # Values of the forward pass that the next step needs
-    inside: Any = None
+    prediction: Any  # Their predictions for the sample of each search
+    cost: Any  # (n_searches,): what they cost, in nats; None if it is not measured
+    score: Tensor  # (n_searches,): log-odds of the target, or the shift of the mean
+    inside: Any = None  # Values of the forward pass that the next step needs
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,10 +33,8 @@ class Paths:
 
     # The given network first. The cost is infinite where a search has ended before
     points: list[Point]
-    # (n_searches,): steps that each search has taken
-    n_steps: Tensor
-    # (n_searches,): which searches have left the range of numbers
-    diverged: Tensor
+    n_steps: Tensor  # (n_searches,): steps that each search has taken
+    diverged: Tensor  # (n_searches,): which searches have left the range of numbers
 
     @property
     def cost(self) -> Tensor:
@@ -51,24 +45,6 @@ class Paths:
     def score(self) -> Tensor:
         """The scores of the targets, (n_points, n_searches)."""
         return torch.stack([point.score for point in self.points])
-
-
-def ended_where_infinite(points: list[Point]) -> Paths:
-    """Return paths of points that are all known, each up to where it leaves the numbers."""
-    fine = torch.stack([p.prediction.is_finite() & torch.isfinite(p.cost) for p in points])
-    fine = fine.to(torch.uint8).cummin(dim=0).values.bool()
-    every = torch.arange(fine.shape[1], device=fine.device)
-    found: list[Point] = []
-    for point, is_fine in zip(points, fine, strict=True):
-        before = found[-1] if found else point
-        found.append(
-            Point(
-                before.prediction.replaced(every, is_fine, point.prediction),
-                torch.where(is_fine, point.cost, inf),
-                torch.where(is_fine, point.score, before.score),
-            )
-        )
-    return Paths(found, (fine.sum(dim=0) - 1).clamp(min=0), ~fine[-1])
 
 
 def weighted(paths: Paths, score: Callable[[Any], Tensor], temperature: float) -> tuple[Any, Any]:

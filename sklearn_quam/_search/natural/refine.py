@@ -16,13 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..._curvature.layouts import Vectors
 from ..._curvature.preconditioner import Preconditioner
 from ..._network.free import Free
 from ..._network.outputs import NetworkErrors
 from ..._network.predictions import Categorical, Prediction
 from ..._network.reference import Rows
 from ..problem import Problem
-from .general import leaves, predict_at_query
+from .general import gradient_of, inner_product, leaves, predict_at_query
 
 _TINY = 1e-30
 # Equal shares of the distance to the answer; Gauss-Newton and L-BFGS steps there.
@@ -50,12 +51,9 @@ _N_STARTS, _N_VECTORS = 3, 2 * _MEMORY + 16
 class Effort:
     """How much a network allows: large ones have fewer rows and steps."""
 
-    # Training samples on which costs are measured
-    n_rows: int
-    # Share of the usual steps
-    share: float
-    # Memory that a search needs
-    bytes: int
+    n_rows: int  # Training samples on which costs are measured
+    share: float  # Share of the usual steps
+    bytes: int  # Memory that a search needs
 
     @property
     def is_enough(self) -> bool:
@@ -87,24 +85,17 @@ class Boundary:
     Models are rows of a matrix: all free parameters one after the other.
     """
 
-    # In double precision
-    problem: Problem
-    # An inverse of the curvature; None where there is none
-    inverse: Preconditioner | None
-    # (n_searches, ...): values at the cut of the row of each search
-    query: Rows
-    # The given network's prediction for it
-    original: Prediction
-    # (n_searches,): the answers
-    target: Tensor
+    problem: Problem  # In double precision
+    inverse: Preconditioner | None  # An inverse of the curvature; None where there is none
+    query: Rows  # (n_searches, ...): values at the cut of the row of each search
+    original: Prediction  # The given network's prediction for it
+    target: Tensor  # (n_searches,): the answers
     # (n_searches, n_rows): training samples on which costs are measured, and how many each of them
     # represents
     index: Tensor
     count: Tensor
-    # The given network's predictions for these
-    given: Prediction
-    # The precision of the prior around the given network
-    precision: float
+    given: Prediction  # The given network's predictions for these
+    precision: float  # The precision of the prior around the given network
 
     def repeated(self, times: int) -> Boundary:
         """Return all searches several times, one after the other."""
@@ -122,36 +113,41 @@ class Boundary:
             given=self.given.map(again),
         )
 
+    @property
+    def layout(self) -> Vectors:
+        """How free parameters are rows of a matrix."""
+        start = self.problem.network.free.start
+        return Vectors({name: value.shape for name, value in start.items()})
+
     def start(self) -> Tensor:
         """Return the given network, once for each search."""
-        start = self.problem.network.free.start
-        return _matrix({name: v[None] for name, v in start.items()}).repeat(len(self.target), 1)
+        return self.layout.flatten(self.problem.network.free.start).repeat(len(self.target), 1)
 
     def free(self, models: Tensor) -> Free:
         """Return the free parameters of models."""
-        start = self.problem.network.free.start
-        parts = models.split([value.numel() for value in start.values()], dim=1)
-        return {
-            name: part.reshape(-1, *value.shape)
-            for (name, value), part in zip(start.items(), parts, strict=True)
-        }
+        return self.layout.unflatten(models)
 
     def solve(self, vectors: Tensor) -> Tensor:
         """Return products with the inverse curvature."""
-        return vectors if self.inverse is None else _matrix(self.inverse(self.free(vectors)))
+        if self.inverse is None:
+            return vectors
+        return self.layout.flatten(self.inverse(self.free(vectors)))
+
+    def gradient(self, values: Tensor, free: Free, **options: Any) -> Tensor:
+        """Return the gradient of a value of each model by its parameters."""
+        return self.layout.flatten(gradient_of(values, free, **options))
 
     def score(self, free: Free) -> Tensor:
         """Return how far beyond the answer models are."""
         targets: Any = self.problem.targets
-        weights = self.problem.network.free.weights(free)
-        at_query = predict_at_query(self.problem.network, weights, self.query)
+        at_query = predict_at_query(self.problem.network, free, self.query)
         return targets.score(at_query, self.original, self.target) - targets.level
 
     def slope(self, models: Tensor) -> tuple[Tensor, Tensor]:
         """Return how far beyond the answer models are, and the gradient of it."""
         free = leaves(self.free(models))
         score = self.score(free)
-        return score.detach(), _gradient(score, free)
+        return score.detach(), self.gradient(score, free)
 
     def cost(self, prediction: Any, free: Free) -> Tensor:
         """Return costs of models, given their predictions for the training samples."""
@@ -160,8 +156,8 @@ class Boundary:
     def prior(self, free: Free) -> Tensor:
         """Return costs of models in the prior around the given network."""
         start = self.problem.network.free.start
-        squares = [(v - start[name]).flatten(1).square().sum(dim=1) for name, v in free.items()]
-        return self.precision / 2 * torch.stack(squares).sum(dim=0)
+        change = {name: value - start[name] for name, value in free.items()}
+        return self.precision / 2 * inner_product(change, change)
 
     @torch.no_grad()
     def costs(self, models: Tensor) -> Tensor:
@@ -214,7 +210,7 @@ def _newton_step(
     with NetworkErrors():
         backward = torch.autograd.grad(_inner(parts, seeds), values, create_graph=True, **options)
         cost = boundary.cost(prediction, free)
-        gradient = _matrix(torch.autograd.grad(cost.sum(), values, **options))
+    gradient = boundary.gradient(cost, free, retain_graph=True)
     score, normal = boundary.slope(models)
     scales = [scale * boundary.count[..., None] for scale in _information(prediction)]
     diagonal = (boundary.precision + damping)[:, None]
@@ -224,8 +220,8 @@ def _newton_step(
             along = _inner(backward, list(boundary.free(vectors).values()))
             forward = torch.autograd.grad(along, seeds, **options)
             outer = [scale * part for scale, part in zip(scales, forward, strict=True)]
-            found = torch.autograd.grad(_inner(parts, outer), values, **options)
-        return _matrix(found) + diagonal * vectors
+        found = boundary.gradient(_inner(parts, outer), free, retain_graph=True)
+        return found + diagonal * vectors
 
     steep = boundary.solve(normal)
     slope = _dot(normal, steep).clamp(min=_TINY)
@@ -306,9 +302,8 @@ def _quasi_newton(boundary: Boundary, models: Tensor, costs: Tensor, effort: Eff
         if not ending.running.any():
             break
         free = leaves(boundary.free(models))
-        gradient = _gradient(
-            boundary.cost(boundary.problem.predict_each(free, boundary.index), free), free
-        )
+        predicted = boundary.problem.predict_each(free, boundary.index)
+        gradient = boundary.gradient(boundary.cost(predicted, free), free)
         normal = boundary.slope(models)[1]
         steep = boundary.solve(normal)
         slope = _dot(normal, steep).clamp(min=_TINY)
@@ -378,19 +373,6 @@ def _information(prediction: Any) -> list[Tensor]:
         return [prediction.log_proba.detach().exp()]
     variance = prediction.variance.detach()
     return [1 / variance, 0.5 / variance**2]
-
-
-def _gradient(values: Tensor, free: Free) -> Tensor:
-    with NetworkErrors():
-        return _matrix(
-            torch.autograd.grad(values.sum(), list(free.values()), materialize_grads=True)
-        )
-
-
-def _matrix(free: Any) -> Tensor:
-    """Return parameters of models as rows of a matrix."""
-    parts = free.values() if isinstance(free, dict) else free
-    return torch.cat([part.detach().flatten(1) for part in parts], dim=1)
 
 
 def _inner(first: Sequence[Tensor], second: Sequence[Tensor]) -> Tensor:

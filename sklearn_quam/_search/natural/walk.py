@@ -31,29 +31,22 @@ Watch = Callable[[Tensor, Point, Callable[[Tensor], Free]], None]
 class TrainingSample:
     """Training samples on which the cost of models for each of some samples is measured."""
 
-    # (n_samples, n_rows): their numbers
-    index: Tensor
+    index: Tensor  # (n_samples, n_rows): their numbers
     # (n_samples, n_rows): how many training samples each of them represents, sample weights
     # included
     count: Tensor
-    # The given network's predictions for them, (n_samples, n_rows)
-    given: Prediction
+    given: Prediction  # The given network's predictions for them, (n_samples, n_rows)
 
 
 @dataclass(frozen=True, eq=False)
 class NaturalSteps:
     """The common part of steps through heads, chains and other networks."""
 
-    # Number of steps
-    n_steps: int
-    # Log-odds that the searches go to
-    goal: float
-    # Training samples on which the cost is measured
-    n_rows: int
-    # The precision of the prior around the given network
-    precision: float
-    # Finds these training samples
-    influence: Influence
+    n_steps: int  # Number of steps
+    goal: float  # Log-odds that the searches go to
+    n_rows: int  # Training samples on which the cost is measured
+    precision: float  # The precision of the prior around the given network
+    influence: Influence  # Finds these training samples
     at_once_on_cpu = 1024
 
     @property
@@ -103,14 +96,19 @@ def walk(
     """Run searches side by side; none depends on the others."""
     state = steps.init(problem, searches)
     number = torch.arange(len(searches), device=searches.targets.device)
-    record = _Record(searches, until)
+    record = Record(searches, until)
     for step in range(steps.n_steps + 1):
         is_last = step == steps.n_steps
         if len(number):
             with torch.set_grad_enabled(not is_last):
-                with_cost = watch is not None or is_measured(step, steps.n_steps)
-                point = steps.evaluate(problem, state, step, with_cost=with_cost)
-            record.add(number, point, with_cost)
+                prediction, score, inside = steps.evaluate(problem, state)
+            # The given network costs nothing.
+            cost = None if step else torch.zeros_like(score.detach())
+            if step and (watch is not None or is_measured(step, steps.n_steps)):
+                with torch.no_grad():
+                    cost = steps.cost(problem, state)
+            point = Point(prediction, cost, score, inside)
+            record.add(number, point)
             if watch is not None:
                 with torch.no_grad():
                     watch(number, point, partial(steps.free, problem, state))
@@ -140,10 +138,10 @@ def _fewer(going: Tensor) -> Tensor | None:
     return going.nonzero()[:, 0]
 
 
-class _Record:
+class Record:
     """The points of all searches. An ended search stays where it was, at an infinite cost."""
 
-    def __init__(self, searches: Searches, until: float) -> None:
+    def __init__(self, searches: Searches, until: float = math.inf) -> None:
         self._original, self._until = searches.original, until
         self._points: list[Point] = []
         device = searches.targets.device
@@ -152,23 +150,24 @@ class _Record:
         self._n_steps = torch.zeros_like(self.going, dtype=torch.long)
 
     @torch.no_grad()
-    def add(self, number: Tensor, point: Point, with_cost: bool) -> None:
-        """Take the point that some of the searches have arrived at; without a cost, it is NaN."""
+    def add(self, number: Tensor, point: Point) -> None:
+        """Take the point that some of the searches have arrived at; an unknown cost is NaN."""
         fine = point.prediction.is_finite() & self.going[number]
-        if with_cost:
-            fine = fine & torch.isfinite(point.cost)
+        reached = torch.full_like(point.score.detach(), torch.nan)
+        if point.cost is not None:
+            fine, reached = fine & torch.isfinite(point.cost), point.cost
         self._diverged[number] |= self.going[number] & ~fine
         self._n_steps[number] += fine
         before = self._points[-1] if self._points else None
         if before is None:
-            before = Point(self._original, torch.zeros_like(point.cost), point.score.detach())
+            before = Point(self._original, torch.zeros_like(reached), point.score.detach())
         cost = torch.full_like(before.cost, torch.inf)
-        cost[number] = torch.where(fine, point.cost.detach(), torch.inf)
+        cost[number] = torch.where(fine, reached, torch.inf)
         score = before.score.clone()
         score[number] = torch.where(fine, point.score.detach(), score[number])
         prediction = before.prediction.replaced(number, fine, point.prediction)
         self._points.append(Point(prediction, cost, score))
-        self.going[number] = fine & ~(point.cost > self._until)
+        self.going[number] = fine & ~(reached > self._until)
 
     def skip(self) -> None:
         """Take a step for which no search is left."""

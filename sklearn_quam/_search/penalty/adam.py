@@ -24,8 +24,7 @@ class PenaltyState:
     free: Free
     first: Free
     second: Free
-    # Steps that each free tensor has taken
-    count: Free
+    count: Free  # Steps that each free tensor has taken
     # Of each search: values at the cut of its sample, the given network's prediction, the target
     query: Rows
     original: Any
@@ -37,8 +36,7 @@ class PenaltyState:
 class Evaluation(NamedTuple):
     """Predictions and costs of the current models of searches."""
 
-    # Predictions for the sample of each search
-    at_query: Any
+    at_query: Any  # Predictions for the sample of each search
     # (n_searches,): mean loss minus the given network's, over the last mini-batches
     loss_increase: Tensor
     # Loss increase to be expected on this mini-batch if the given network is right
@@ -58,8 +56,7 @@ class PenaltySteps:
     learning_rate_decay: float
     penalty: float
     penalty_growth: float
-    # Steps between two changes of learning rate and penalty
-    every: int
+    every: int  # Steps between two changes of learning rate and penalty
     # Factors on the learning rate of free tensors, if not one
     scale: dict[str, float]
     adam_epsilon: float
@@ -68,10 +65,8 @@ class PenaltySteps:
     # Mini-batches over which loss increases are averaged: a single one may be lucky
     window: int
     tolerance: float
-    # In nats of the whole training set
-    slack: float
-    # Size of a random first displacement, relative to the free parameters
-    perturbation: float
+    slack: float  # In nats of the whole training set
+    perturbation: float  # Size of a random first displacement, relative to the free parameters
 
     @property
     def n_steps(self) -> int:

@@ -23,15 +23,12 @@ class PenaltyEngine:
     """Searches by gradients and a growing penalty."""
 
     steps: PenaltySteps
-    # Scale of costs, in nats
-    temperature: float
+    temperature: float  # Scale of costs, in nats
     # The precision of the prior in refined costs of answers
     precision: float
     sampling: str
-    # Numbers of the training samples that found models are measured on
-    evaluation: Tensor
-    # The values of more searches leave the caches.
-    at_once_on_cpu = 160
+    evaluation: Tensor  # Numbers of the training samples that found models are measured on
+    at_once_on_cpu = 160  # The values of more searches leave the caches.
 
     @property
     def slack(self) -> float:

@@ -35,8 +35,7 @@ class Visit(NamedTuple):
     # (n_searches,): see `Evaluation`
     loss_increase: Tensor
     expected_increase: Tensor
-    # False for searches that have diverged
-    alive: Tensor
+    alive: Tensor  # False for searches that have diverged
     # Steps that each search has taken
     steps: Tensor
     candidates: Candidates | None
