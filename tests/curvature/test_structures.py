@@ -26,7 +26,6 @@ from ..networks import (
     BINARY,
     LABELS,
     SEQUENCES,
-    TARGET,
     TWO_TARGETS,
     X64,
     X64_NEW,
@@ -385,40 +384,6 @@ def test_a_layer_that_runs_twice_has_two_places():
     close(est.score_distribution(X64_NEW)[1], covariance)
 
 
-def block_diagonal(module, X, y):
-    """Return the curvature of each layer by itself, and its Jacobian."""
-    scores_of, fisher = scores_and_fisher(module, X, y)
-    for name, part in module.named_modules():
-        if isinstance(part, nn.Linear):
-            old = joint_jacobian(module, name, X, scores_of=scores_of)
-            yield name, torch.einsum("nkp,nkl,nlq->pq", old, fisher, old), scores_of
-
-
-@pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.MissingClassesWarning")
-@pytest.mark.parametrize("exact", ["linear network", "one row"])
-def test_kronecker_factors_are_exact_where_inputs_and_gradients_do_not_vary_together(exact):
-    if exact == "linear network":
-        module = seeded(lambda: nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 5), nn.Linear(5, 2)))
-        X, y = X64, TWO_TARGETS
-    else:
-        module, X, y = seeded(dense), X64[:1], LABELS[:1] * 0 + 2
-    est = fitted(module, X, y, parameters="all")
-    expected = sum(
-        covariance_of(joint_jacobian(module, name, X64_NEW, scores_of=scores_of), hessian)
-        for name, hessian, scores_of in block_diagonal(module, X, y)
-    )
-    close(est.score_distribution(X64_NEW)[1], expected)
-
-
-def test_rows_are_added_in_groups():
-    """More rows than are held together: the factors of all of them are those of their copies."""
-    repeated = np.tile(X64, (5, 1))
-    module = seeded(dense, 1)
-    many = fitted(module, repeated, np.tile(TARGET, 5), parameters="all")
-    once = fitted(module, X64, TARGET, parameters="all", prior_precision=PRECISION / 5)
-    close(5 * many.score_distribution(X64_NEW)[1], once.score_distribution(X64_NEW)[1])
-
-
 @each_structure
 def test_single_precision_is_as_good_as_its_rounding(structure):
     module = seeded(images)
@@ -548,26 +513,3 @@ def test_sums_diagonals_and_roots_of_the_fisher_information_are_those_of_its_mat
     same(fisher.root() @ fisher.root().mT, matrices)
     alone = Fisher(fisher.likelihood, fisher.scores).matrices()
     same(matrices, alone * fisher.weight[:, None, None])
-
-
-@pytest.mark.parametrize("link", ["logits", "binary_logit", "mean", "mean_log_variance"])
-def test_the_fisher_information_is_the_expected_curvature_of_the_loss(link):
-    fisher = fisher_of(link, 6, weighted=False)
-    likelihood, scores = fisher.likelihood, fisher.scores
-
-    def loss(row, target):
-        return likelihood.negative_log_likelihood(likelihood.prediction(row[None]), target[None])[0]
-
-    for row, matrix in zip(scores, fisher.matrices(), strict=True):
-        prediction = likelihood.prediction(row[None])
-        if link in ("mean", "mean_log_variance"):
-            # Two points a standard deviation from the mean have its first two moments.
-            mean, deviation = prediction.mean[0], prediction.variance[0].sqrt()
-            chances = [(0.5, mean + deviation), (0.5, mean - deviation)]
-        else:
-            chances = [(p, torch.tensor(k)) for k, p in enumerate(prediction.expected()[0])]
-        expected = sum(
-            chance * torch.autograd.functional.hessian(lambda r, t=target: loss(r, t), row)
-            for chance, target in chances
-        )
-        same(matrix, expected)

@@ -354,25 +354,7 @@ class SlowQUAM:
     def split_values(self, given, predictions, weights):
         mean, variance = np.split(predictions, 2, axis=1)
         given_mean, given_variance = np.split(given, 2)
-        if self.options["measure"] == "variance":
-            if self.options["setting"] == "given":
-                return given_variance.sum(), weights @ ((mean - given_mean) ** 2).sum(axis=1)
-            average = weights @ mean
-            return weights @ variance.sum(axis=1), weights @ ((mean - average) ** 2).sum(axis=1)
         if self.options["setting"] == "given":
-            entropy = 0.5 * np.log(2 * np.pi * np.e * given_variance).sum()
-            return entropy, weights @ [self.kl(given, p) for p in predictions]
-        aleatoric = weights @ (0.5 * np.log(2 * np.pi * np.e * variance)).sum(axis=1)
-        total = sum(mixture_entropy(m, v, weights) for m, v in zip(mean.T, variance.T, strict=True))
-        return aleatoric, total - aleatoric
-
-
-def mixture_entropy(mean, variance, weights, n_points=50_001):
-    """Return the entropy of a Gaussian mixture, by a fine trapezoid rule."""
-    scale = np.sqrt(variance)
-    x = np.linspace((mean - 12 * scale).min(), (mean + 12 * scale).max(), n_points)
-    density = np.zeros_like(x)
-    for m, s, w in zip(mean, scale, weights, strict=True):
-        density += w * np.exp(-(((x - m) / s) ** 2) / 2) / (s * math.sqrt(2 * math.pi))
-    values = np.where(density > 0, density * np.log(np.maximum(density, 1e-300)), 0.0)
-    return float(-values.sum() * (x[1] - x[0]))
+            return given_variance.sum(), weights @ ((mean - given_mean) ** 2).sum(axis=1)
+        average = weights @ mean
+        return weights @ variance.sum(axis=1), weights @ ((mean - average) ** 2).sum(axis=1)

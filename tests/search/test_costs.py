@@ -185,53 +185,6 @@ def test_single_precision_says_what_double_precision_says_of_confident_networks(
     assert np.isfinite(answers[1][1]).mean() > 0.5
 
 
-@cache
-def digits(kind, search):
-    rows, y = load_digits(return_X_y=True)
-    rows = (rows / 16).astype(np.float32)
-    net = {
-        "head": LogisticRegression(max_iter=50, tol=0.1),
-        "mlp": MLPClassifier((24, 8), activation="tanh", max_iter=60, random_state=0, tol=1e-2),
-    }[kind].fit(rows[:600], y[:600])
-    # All training rows tell what a model costs: rounding cannot choose others.
-    way = NaturalSearch(n_rows=600) if search == "natural" else search
-    est = QUAMClassifier(net, search=way, random_state=0).fit(rows[:600], y[:600])
-    assert est._fitted.models.problem.training.losses.dtype == torch.float32
-    return est, rows[600:630], est.rival_costs(rows[600:630], refine=False)
-
-
-@settings(deadline=None, max_examples=12)
-@given(
-    st.sampled_from(["head", "mlp"]),
-    st.sampled_from(["natural", "linear"]),
-    st.lists(st.integers(0, 29), min_size=1, max_size=4),
-)
-def test_costs_do_not_depend_on_other_samples(kind, search, some):
-    est, rows, together = digits(kind, search)
-    np.testing.assert_allclose(
-        est.rival_costs(rows[some], refine=False), together[some], rtol=1e-5, atol=1e-9
-    )
-
-
-def test_small_divergences_have_all_their_digits():
-    from sklearn_quam._network.predictions import Categorical
-
-    logits = torch.tensor([[8.0, 0.0, -3.0, 200.0]]).double()
-    for size in (1e-1, 1e-2, 1e-3):
-        moved = logits + size * torch.tensor([1.0, -0.5, 0.3, 0.2])
-        exact = Categorical(logits[:, :3].log_softmax(-1)).kl(
-            Categorical(moved[:, :3].log_softmax(-1))
-        )
-        single = Categorical(logits[:, :3].float().log_softmax(-1)).kl(
-            Categorical(moved[:, :3].float().log_softmax(-1))
-        )
-        torch.testing.assert_close(single.double(), exact, rtol=3e-3, atol=0)
-    far = Categorical(torch.tensor([[0.0, -400.0]])), Categorical(torch.tensor([[-400.0, 0.0]]))
-    assert float(far[0].kl(far[1])) == pytest.approx(400.0)
-    none = Categorical(torch.tensor([[0.0, -torch.inf]]))
-    assert float(none.kl(Categorical(torch.tensor([[0.5, 0.5]]).log()))) == pytest.approx(np.log(2))
-
-
 def test_corrections_make_rivals_of_a_linear_classifier_cheaper():
     rows, y = make_moons(150, noise=0.35, random_state=0)
     net = LogisticRegression().fit(rows, y)

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from sklearn.neural_network import MLPClassifier
 from torch import nn
 
 from sklearn_quam import NaturalSearch, QUAMClassifier, QUAMRegressor
@@ -86,13 +85,6 @@ def test_what_cannot_be_explained_is_said(module):
         est.explain_rival(NEAR, [1])
     with pytest.raises(ValueError, match="single row; got 2 rows"):
         est.explain_rival(X[:2])
-
-
-def test_labels_may_be_words():
-    words = np.array(["ape", "bat", "cat"])[Y]
-    net = MLPClassifier((8,), max_iter=200, random_state=0).fit(X, words)
-    est = QUAMClassifier(net, random_state=0).fit(X, words)
-    assert est.explain_rival(NEAR, "bat").attrs["target"] == "bat"
 
 
 def test_regressors_explain_directions():

@@ -7,7 +7,7 @@ from scipy.optimize import minimize
 from scipy.special import log_softmax, logsumexp
 from sklearn.linear_model import LogisticRegression
 
-from sklearn_quam import LinearSearch, QUAMClassifier
+from sklearn_quam import QUAMClassifier
 
 N_CLASSES = 70
 
@@ -92,15 +92,6 @@ def test_cost_is_least_along_the_direction(fitted, head):
                 constraints={"type": "eq", "fun": lambda z, root=root, odds=odds: odds(root @ z)},
             )
             assert costs[row, target] == pytest.approx(best.fun, rel=0.02)
-
-
-def test_a_closed_form_asked_for_is_the_same(fitted, head):
-    net, X, y = head
-    linear = QUAMClassifier(net, search=LinearSearch(), random_state=0).fit(X, y)
-    np.testing.assert_array_equal(
-        linear.predict_uncertainty(X[:4]).epistemic,
-        fitted.set_params(setting="given").predict_uncertainty(X[:4]).epistemic,
-    )
 
 
 def test_temperature_gives_log_odds_of_training_samples_their_variance(fitted, head):

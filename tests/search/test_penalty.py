@@ -1,16 +1,11 @@
-"""Penalty search: its schedule, its steps against the text of the paper, its arguments."""
+"""The arguments of penalty search."""
 
 import numpy as np
 import pytest
 import torch
 from sklearn.base import clone
-from torch import distributions
-from torch.func import functional_call
-from torch.nn.functional import cross_entropy
 
 from sklearn_quam import PenaltySearch, QUAMClassifier, QUAMRegressor
-from sklearn_quam._network.inputs.rows import Inputs
-from sklearn_quam._search.searches import Searches
 
 from ..networks import LABELS, TARGET, TWO_TARGETS, X_NEW, X, dense, train
 from ..searches import quam
@@ -29,79 +24,8 @@ def trained(n_out, y, n_epochs=60):
         return train(dense(n_out).double(), X, y, n_epochs)
 
 
-# -- steps, against the paper ----------------------------------------------------------------
-
-
-def mean_loss(module, weights, est, y):
-    """Return the training loss of a network with other weights."""
-    output = functional_call(module, weights, (torch.as_tensor(X).double(),))
-    if hasattr(est, "classes_"):
-        return cross_entropy(output, torch.as_tensor(y))
-    normal = distributions.Normal(output, torch.as_tensor(est.noise_variance_).sqrt())
-    return -normal.log_prob(torch.as_tensor(y).double()).sum(dim=1).mean()
-
-
-def divergence(module, weights, est, row):
-    """Return KL(p_w || p_w') at a row, w' being the weights."""
-    given, found = module(row[None]).detach()[0], functional_call(module, weights, (row[None],))[0]
-    if hasattr(est, "classes_"):
-        p, q = (distributions.Categorical(logits=logits) for logits in (given, found))
-    else:
-        scale = torch.as_tensor(est.noise_variance_).sqrt()
-        p, q = (distributions.Normal(mean, scale) for mean in (given, found))
-    return distributions.kl_divergence(p, q).sum()
-
-
 @each_task
-@pytest.mark.parametrize("step", [0, 4])
-def test_an_untargeted_step_is_that_of_algorithm_1(kind, n_out, y, step):
-    # One search for a row, down -D(p(y|x,w), p(y|x,w')) + c * loss: all else in the text is
-    # constant. The first step of Adam is the gradient over its own size.
-    module = trained(n_out, y)
-    options = {"learning_rate": 0.05, "learning_rate_decay": 2.0, "adam_epsilon": 0.01}
-    options |= {"penalty": 0.7, "penalty_growth": 3.0, "penalty_every": 4}
-    est = quam(kind, module, targets="untargeted", **options, random_state=0).fit(X, y)
-    problem, steps = est._fitted.models.problem, est._fitted.models.engine.steps
-    rows = torch.as_tensor(X_NEW[:5]).double()
-    original = est._fitted.reference.predict(Inputs((rows,)))
-    targets = problem.targets.choose(original)
-    assert targets.shape == (5, 1)
-    state = steps.init(problem, Searches((rows,), original, targets))
-    start = {name: value.detach().clone() for name, value in state.free.items()}
-    moved = steps.update(problem, state, steps.evaluate(problem, state, step), step)
-    rate, penalty = {0: (0.05, 0.7), 4: (0.025, 2.1)}[step]
-    for number, row in enumerate(rows):
-        weights = {name: value[number].clone().requires_grad_() for name, value in start.items()}
-        apart = divergence(module, weights, est, row)
-        assert apart > 0
-        objective = -apart + penalty * mean_loss(module, weights, est, y)
-        gradients = torch.autograd.grad(objective, list(weights.values()))
-        for (name, weight), gradient in zip(weights.items(), gradients, strict=True):
-            expected = weight - rate * gradient / (gradient.abs() + 0.01)
-            found = moved.free[name][number]
-            torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
-            assert (found - weight).abs().max() > 1e-4
-
-
-@each_task
-def test_an_untargeted_search_starts_next_to_the_given_network(kind, n_out, y):
-    # At the given network itself the divergence has no gradient.
-    module = trained(n_out, y)
-    est = quam(kind, module, targets="untargeted", random_state=0).fit(X, y)
-    rows = torch.as_tensor(X_NEW[:2]).double()
-    original = est._fitted.reference.predict(Inputs((rows,)))
-    models, targets = est._fitted.models, torch.zeros(2, 1, dtype=torch.long)
-    state = models.engine.steps.init(models.problem, Searches((rows,), original, targets))
-    for name, weight in module.named_parameters():
-        change = state.free[name].detach() - weight.detach()
-        size = change.square().mean().sqrt() / weight.detach().square().mean().sqrt()
-        assert 1e-4 < float(size) < 3e-3
-        assert torch.equal(change[0], change[1])
-
-
-@each_task
-@pytest.mark.parametrize("targets", ["all", "untargeted"])
-@pytest.mark.parametrize("max_change", [0.02, 100.0])
+@pytest.mark.parametrize(("targets", "max_change"), [("all", 0.02), ("untargeted", 100.0)])
 def test_no_found_model_is_further_away_than_the_bound(kind, n_out, y, targets, max_change):
     module = trained(n_out, y)
     options = {"n_steps": 20, "learning_rate": 0.05, "penalty_every": 4, "penalty": 0.1}
@@ -130,47 +54,6 @@ def change_of(model, module):
         for name, parameter in module.named_parameters()
     ]
     return float(torch.cat(changes).norm())
-
-
-@each_task
-@pytest.mark.parametrize(
-    ("targets", "max_change", "batch_size"), [("all", None, 7), ("untargeted", 0.3, 256)]
-)
-def test_half_of_the_searches_go_on_as_they_would_with_the_others(
-    kind, n_out, y, targets, max_change, batch_size
-):
-    options = {"targets": targets, "max_change": max_change, "batch_size": batch_size}
-    est = quam(kind, trained(n_out, y), **options, weight_decay=0.1, random_state=0).fit(X, y)
-    problem, steps = est._fitted.models.problem, est._fitted.models.engine.steps
-    rows = torch.as_tensor(X_NEW[:8]).double()
-    original = est._fitted.reference.predict(Inputs((rows,)))
-    targets = problem.targets.choose(original)[:, -1:]
-    state = steps.init(problem, Searches((rows,), original, targets))
-    for step in range(5):
-        state = steps.update(problem, state, steps.evaluate(problem, state, step), step)
-    index = torch.tensor([0, 3, 4, 6])
-    kept = steps.keep(state, index)
-    # More than one step: moments and the last losses have to be right, too.
-    for step in range(5, 9):
-        state, whole, whole_increase = one_step(problem, steps, state, step)
-        kept, half, half_increase = one_step(problem, steps, kept, step)
-        for got, wanted in zip(half.parts, whole.parts, strict=True):
-            assert_close(got, wanted[index])
-        assert_close(half_increase, whole_increase[index])
-        for name, value in kept.free.items():
-            assert_close(value, state.free[name][index])
-            assert not torch.equal(value[0], problem.network.free.start[name])
-
-
-def one_step(problem, steps, state, step):
-    """Return the next state, and what was predicted and paid before."""
-    evaluation = steps.evaluate(problem, state, step)
-    at_query = evaluation.at_query.map(lambda part: part.detach().clone())
-    return steps.update(problem, state, evaluation, step), at_query, evaluation.loss_increase
-
-
-def assert_close(got, wanted):
-    torch.testing.assert_close(got, wanted, rtol=1e-12, atol=1e-12)
 
 
 # -- arguments -------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from functools import cache
 
 import numpy as np
 import pytest
-import torch
 from scipy.optimize import minimize
 from scipy.special import log_softmax, logsumexp, softmax
 from sklearn.datasets import make_blobs
@@ -15,7 +14,7 @@ from torch import nn
 
 from sklearn_quam import NaturalSearch, QUAMClassifier, QUAMRegressor
 from sklearn_quam._search import rivals
-from sklearn_quam._search.rivals import _training_sample, cheapest_rivals
+from sklearn_quam._search.rivals import cheapest_rivals
 from sklearn_quam.exceptions import NetworkError
 
 N_TRAINING, N_ROWS = 80, 3
@@ -109,21 +108,6 @@ def test_a_refined_cost_is_that_of_a_model_which_gives_the_answer(kind):
                 assert solver.cost(rival) == pytest.approx(cost, rel=1e-4)
 
 
-@pytest.mark.parametrize("kind", ["logistic", "softmax", "tanh"])
-def test_refined_costs_are_no_higher_than_those_of_the_models_on_the_path(kind):
-    est, train, rows = fitted(kind)
-    inputs, solver, costs = est._check_inputs(rows), Solver(est, train), refined(kind)
-    original, limits = est._fitted.predict(inputs)[0], est._question(inputs).limits
-    models = est._fitted.models
-    for searches in models.searches(inputs[:], original, limits):
-        found = models.engine.first_rivals(models.problem, searches, close=False)
-        parts = [part.double().flatten(1) for part in found.free.values()]
-        of_path = np.array([solver.cost(model) for model in torch.cat(parts, dim=1).numpy()])
-        reached = found.found.numpy() & (costs.ravel() > 0)
-        assert reached.any()
-        assert (costs.ravel()[reached] <= of_path[reached] * (1 + 1e-5)).all()
-
-
 @pytest.mark.parametrize("kind", ["tanh", "relu"])
 def test_refined_costs_are_far_below_the_path_where_there_is_a_hidden_layer(kind):
     est, _, rows = fitted(kind)
@@ -139,16 +123,6 @@ def test_refined_costs_do_not_depend_on_the_rows_beside_them(kind, rtol):
     est, _, rows = fitted(kind)
     alone = np.concatenate([est.rival_costs(rows[i : i + 1]) for i in range(2)])
     np.testing.assert_allclose(alone, refined(kind)[:2], rtol=rtol)
-
-
-def test_some_training_rows_stand_for_others():
-    nats = torch.tensor([[5.0, 1.0, 4.0, 2.0, 3.0, 0.5, 0.4, 0.3, 0.2, 0.1]])
-    index, count = _training_sample(nats, 8)
-    assert index[0, :6].tolist() == [0, 2, 4, 3, 1, 5]
-    assert count[0].tolist() == [1, 1, 1, 1, 1, 1, 2, 2]
-    index, count = _training_sample(nats, 10)
-    assert index.tolist() == [list(range(10))]
-    assert float(count.sum()) == 10
 
 
 def test_a_network_that_fails_has_the_costs_of_the_path(monkeypatch):

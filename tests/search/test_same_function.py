@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from sklearn_quam import LaplaceClassifier, NaturalSearch, QUAMClassifier
+from sklearn_quam import NaturalSearch, QUAMClassifier
 
 from ..networks import LABELS, X_NEW, X, train
 
@@ -102,30 +102,3 @@ def test_models_have_the_names_of_the_network():
         rival.load_state_dict(model["state_dict"])
         proba = rival(rows).softmax(dim=1).detach()[0]
         np.testing.assert_allclose(proba, model["prediction"], rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize("names", [["w2", "b2"], ["w1", "b1", "w2", "b2"]])
-def test_some_parameters_of_its_own(names):
-    last = [
-        f"{4 - 2 * (2 - int(name[1]))}.{'weight' if name[0] == 'w' else 'bias'}" for name in names
-    ]
-    wanted, found = (
-        fitted(chain(), parameters=last),
-        fitted(OwnParameters(chain()), parameters=names),
-    )
-    assert found.cut_ == wanted.cut_ == "inside"
-    np.testing.assert_allclose(
-        found.predict_uncertainty(X_NEW).epistemic,
-        wanted.predict_uncertainty(X_NEW).epistemic,
-        rtol=1e-3,
-    )
-
-
-@pytest.mark.parametrize("parameters", ["last_layer", "all"])
-def test_other_methods_know_such_layers_too(parameters):
-    of_own = {"last_layer": ["w2", "b2"], "all": "all"}[parameters]
-    found = [
-        LaplaceClassifier(module, parameters=chosen, random_state=0).fit(X, LABELS)
-        for module, chosen in ((chain(), parameters), (OwnParameters(chain()), of_own))
-    ]
-    np.testing.assert_allclose(*(est.predict_proba(X_NEW) for est in found), rtol=1e-3, atol=1e-5)

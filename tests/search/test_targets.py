@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 from torch import distributions
-from torch.nn.functional import cross_entropy, one_hot
 
 from sklearn_quam._network.predictions import Categorical, Gaussian
 from sklearn_quam._search.targets import (
@@ -37,28 +36,6 @@ def assert_close(actual, expected):
     torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize("limit", [None, 1, 3, 100])
-def test_the_most_probable_classes_are_chosen_for_each_sample(limit):
-    original, targets = classes(), ClassTargets(LABELS, limit)
-    chosen = targets.choose(original)
-    assert chosen.shape == (5, targets.count)
-    assert targets.count == min(limit or 4, 4)
-    for row in range(5):
-        ranked = original.log_proba[row].argsort(descending=True)[: targets.count]
-        assert set(chosen[row].tolist()) == set(ranked.tolist())
-        assert torch.equal(targets.choose(original[row : row + 1])[0], chosen[row])
-
-
-def test_class_loss_is_the_cross_entropy_of_the_target():
-    logits, target = normal(6, 4).requires_grad_(), torch.tensor([0, 3, 1, 1, 2, 0])
-    loss = CLASSES.loss(Categorical(logits.log_softmax(-1)), None, target)
-    assert_close(loss, cross_entropy(logits, target, reduction="none"))
-    (gradient,) = torch.autograd.grad(loss.sum(), logits)
-    assert_close(gradient, logits.detach().softmax(-1) - one_hot(target, 4))
-    certain = Categorical(torch.tensor([[0.0, -300.0]]))
-    assert CLASSES.loss(certain, certain, torch.tensor([1])).tolist() == [300.0]
-
-
 def test_class_score_is_the_log_odds_with_their_gradient():
     logits, target = normal(6, 4).requires_grad_(), torch.tensor([0, 3, 1, 1, 2, 0])
     score = CLASSES.score(Categorical(logits.log_softmax(-1)), None, target)
@@ -76,42 +53,11 @@ def test_the_rival_is_the_most_likely_other_class():
     assert [CLASSES.name(target) for target in range(4)] == LABELS.tolist()
 
 
-def test_two_directions_for_each_output():
-    chosen = DIRECTIONS.choose(gaussian())
-    assert torch.equal(chosen, torch.arange(4).repeat(5, 1))
-    assert [DIRECTIONS.name(target) for target in range(4)] == ["up", "down"] * 2
-
-
-def test_direction_loss_is_the_shift_in_standard_deviations():
-    original, found, target = gaussian(), gaussian(seed=1), torch.tensor([3, 0, 1, 2, 3])
-    mean = found.mean.clone().requires_grad_()
-    loss = DIRECTIONS.loss(Gaussian(mean, found.variance), original, target)
-    shift = (found.mean - original.mean) / original.variance.sqrt()
-    expected = [[-1, 1][t % 2] * shift[row, t // 2] for row, t in enumerate(target.tolist())]
-    assert_close(loss.detach(), torch.stack(expected))
-    (gradient,) = torch.autograd.grad(loss.sum(), mean)
-    assert (gradient.count_nonzero(dim=1) == 1).all()
-
-
 def test_the_rival_of_a_regression_is_the_largest_shift():
     original = Gaussian(torch.zeros(4, 2), torch.tensor([[4.0, 1.0]]).expand(4, 2))
     mean = torch.tensor([[1.9, 0.9], [2.0, 0.0], [0.0, -1.0], [-1.0, 3.0]])
     found = Gaussian(mean, torch.full((4, 2), 100.0))
     assert DIRECTIONS.rival_names(found, original).tolist() == ["up", "up", "down", "up"]
-
-
-def test_untargeted_loss_is_minus_the_divergence():
-    original, found = classes(), classes(seed=1)
-    targets = UntargetedClasses(LABELS)
-    p, q = (distributions.Categorical(logits=part.log_proba) for part in (original, found))
-    chosen = targets.choose(original)
-    assert torch.equal(chosen, torch.zeros(5, 1, dtype=torch.long))
-    assert not targets.is_original(original, chosen).any()
-    assert_close(targets.loss(found, original, chosen[:, 0]), -distributions.kl_divergence(p, q))
-    # Its score is of any other answer.
-    proba = found.log_proba.exp().gather(1, original.log_proba.argmax(dim=1)[:, None])[:, 0]
-    score = targets.score(found, original, chosen[:, 0])
-    assert_close(score, ((1 - proba) / proba).log())
 
 
 def test_untargeted_searches_move_means_in_any_direction():
