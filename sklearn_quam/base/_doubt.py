@@ -93,6 +93,23 @@ class DoubtScale:
         """Return the share of known samples that are less doubtful."""
         return self.doubtful.share(self.score(risk, strangeness))
 
+    def threshold(self, coverage: float) -> float:
+        """Return the doubt that a share of known samples does not exceed."""
+        return threshold_of(self.doubtful.share(self.doubtful.known), coverage)
+
+
+def threshold_of(known: np.ndarray, coverage: float) -> float:
+    """Return a threshold that a share of samples like the known ones does not exceed."""
+    return float(conformal_threshold(np.sort(known), check_coverage(coverage)))
+
+
+def needs_known_samples(arguments: str) -> ValueError:
+    """Return the error where no known samples measure doubt."""
+    return ValueError(
+        "Doubt is measured on known samples that the network was not trained on. Pass some of them "
+        f"to fit, as {arguments}."
+    )
+
 
 def _distrust(risk: np.ndarray, rarity: np.ndarray) -> np.ndarray:
     return -np.log1p(-risk) + _EXPONENT * np.maximum(rarity - _COMMON, 0.0)
@@ -139,10 +156,7 @@ class Doubting:
     def _check_known_rows(self) -> None:
         check_is_fitted(self)
         if not hasattr(self, "_known_rows"):
-            raise ValueError(
-                "Doubt is measured on known rows that the network was not trained on. Pass some of "
-                "them to fit, as X_val and y_val."
-            )
+            raise needs_known_samples("X_val and y_val")
 
     def predict_doubt(self, X: Any) -> np.ndarray:
         """Predict doubt: one number from 0 to 1 for mistakes and unknown samples together.
@@ -177,11 +191,10 @@ class Doubting:
         float
             The threshold. Known samples are those of the ``X_val`` that was passed to ``fit``.
         """
-        coverage = check_coverage(coverage)
         self._check_known_rows()
         risk, aleatoric, epistemic = self._known_rows.T
         values = {"aleatoric": aleatoric, "epistemic": epistemic, "total": aleatoric + epistemic}
         values["doubt"] = self._share(risk, epistemic)
         if component not in values:
             raise ValueError(f"component must be one of {COMPONENTS}; got {shown(component)}.")
-        return float(conformal_threshold(np.sort(values[component]), coverage))
+        return threshold_of(values[component], coverage)

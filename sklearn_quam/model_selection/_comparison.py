@@ -37,6 +37,7 @@ from ..metrics import (
     augrc,
     bootstrap_interval,
     classwise_calibration_error,
+    excess_augrc,
     expected_calibration_error,
     gaussian_log_score,
     rank_correlation,
@@ -51,7 +52,14 @@ from ._summary import Comparison
 _checked = partial(checked_arguments, prefer_skip_nested_validation=False)
 _ENTROPY = "entropy of the network"
 _DETECTION = ("roc_auc", "aupr", "fpr95")
-_OF_PREDICTIONS = ("augrc", "accuracy", "accuracy_rejection_auc", "risk_coverage_auc", "ece")
+_OF_PREDICTIONS = (
+    "augrc",
+    "excess_augrc",
+    "accuracy",
+    "accuracy_rejection_auc",
+    "risk_coverage_auc",
+    "ece",
+)
 _CALIBRATION = ("smooth_ece", "classwise_ece", "log_score")
 _METRICS = (*_DETECTION, *_OF_PREDICTIONS, *_CALIBRATION, "rank_correlation")
 _CONFIDENCE = "1 - max p of the network"
@@ -183,7 +191,8 @@ class _Comparison:
             unknown = [one.doubt for one in asked.values()]
             doubt = np.concatenate([uncertainty, *unknown])
             is_failure = np.r_[~is_correct, np.ones(len(doubt) - len(uncertainty), bool)]
-            yield from self._interval("augrc", augrc, is_failure.astype(float), doubt)
+            for name, metric in (("augrc", augrc), ("excess_augrc", excess_augrc)):
+                yield from self._interval(name, metric, is_failure.astype(float), doubt)
             yield from self._detection(is_failure, doubt)
             return
         yield from self._interval("accuracy", np.mean, is_correct.astype(float))
@@ -354,11 +363,11 @@ def compare_uncertainty(
         ``details`` have a row for each ``method`` and ``task``, with the ends of each interval as
         ``_low`` and ``_high``, and NaN where a metric does not apply. Tasks "ood:name" ("ood" for a
         single array), "misclassification" and "failures" (classifiers; mistakes and all unknown
-        samples together) have ``roc_auc``, ``aupr`` and ``fpr95``, the last one ``augrc``, too. The
-        task "rejection" has ``accuracy``, ``accuracy_rejection_auc``, ``ece``, ``smooth_ece``,
-        ``classwise_ece`` and ``rank_correlation`` (classifiers) or ``risk_coverage_auc`` of squared
-        errors (regressors), and ``log_score``; these are about the predictions of each method's
-        ``setting``, or of a detector's network. Further columns: ``component`` ("score" for
+        samples together) have ``roc_auc``, ``aupr`` and ``fpr95``, the last one ``augrc`` and
+        ``excess_augrc``, too. The task "rejection" has ``accuracy``, ``accuracy_rejection_auc``,
+        ``ece``, ``smooth_ece``, ``classwise_ece`` and ``rank_correlation`` (classifiers) or
+        ``risk_coverage_auc`` of squared errors (regressors), and ``log_score``, all by each method's
+        ``setting``, or a detector's network. Further columns: ``component`` ("score" for
         detectors), ``rows_per_second``, ``fit_seconds`` (NaN for what was fitted before),
         ``trains_again`` (whether a method trains networks besides the given one), and ``error``,
         which says why numbers are missing. The last rows are 1 - max p and the entropy of the given

@@ -20,6 +20,7 @@ from ..exceptions import warn
 from ..metrics import (
     accuracy_rejection_auc,
     augrc,
+    excess_augrc,
     failure_auroc,
     gaussian_log_score,
     risk_coverage_auc,
@@ -127,10 +128,11 @@ class _FailureScorer:
         if self.metric == "roc_auc":
             return failure_auroc(is_correct, known, unknown)
         loss = np.concatenate([~is_correct, np.ones(len(unknown), bool)]).astype(float)
-        return -augrc(loss, np.concatenate([known, unknown]))
+        metric = augrc if self.metric == "neg_augrc" else excess_augrc
+        return -metric(loss, np.concatenate([known, unknown]))
 
 
-@_checked(metric=[StrOptions({"roc_auc", "neg_augrc"})])
+@_checked(metric=[StrOptions({"roc_auc", "neg_augrc", "neg_excess_augrc"})])
 def make_failure_scorer(
     X_ood: Any, *, component: str = "doubt", metric: str = "roc_auc"
 ) -> Callable[..., float]:
@@ -140,8 +142,8 @@ def make_failure_scorer(
 
     Parameters
     ----------
-    metric : {"roc_auc", "neg_augrc"}
-        The AUROC of failures, or minus `augrc`. Greater is better.
+    metric : {"roc_auc", "neg_augrc", "neg_excess_augrc"}
+        The AUROC of failures, or minus `augrc` or `excess_augrc`. Greater is better.
 
     Returns
     -------

@@ -21,8 +21,9 @@ from .._messages import ShortMessages
 from .._network.inputs.layouts import from_tensor
 from .._network.inputs.sources import count_rows, open_source, some_rows
 from .._typing import RandomState
-from ..base._inside import opened
-from ._core.fitted import CONTAMINATION, Thresholded, threshold
+from ..base._doubt import DoubtScale
+from ..base._inside import method_and_rows, opened
+from ._core.fitted import CONTAMINATION, Thresholded, offset_of
 
 # Share of the least normal known samples, whose spread is the unit beyond all of them.
 _TAIL = 0.1
@@ -217,7 +218,8 @@ class CombinedDetector(ShortMessages, Thresholded, _BaseComposition):
         y = y if y is None or hasattr(y, "iloc") else _as_array(y, "y")
         self._check_features(X, reset=True)
         rng = check_random_state(self.random_state)
-        if X_val is None:
+        is_held_out = X_val is not None
+        if not is_held_out:
             X, y, X_val = self._hold_out(X, y, rng)
         X_val = _as_rows(X_val)
         n_known = count_rows(X_val)
@@ -227,8 +229,26 @@ class CombinedDetector(ShortMessages, Thresholded, _BaseComposition):
         known = [detector.score_samples(X_val) for detector in fitted]
         self._ranks = [_ranks(scores) for scores in known]
         self.detectors_ = fitted
-        self.offset_ = threshold(self._combined(known), self.contamination)
+        scores = self._combined(known)
+        self.offset_ = offset_of(scores, self.contamination)
+        self._doubt = DoubtScale.fit(self._risk(X_val), -scores) if is_held_out else None
         return self
+
+    def _risk(self, X: Any) -> np.ndarray:
+        """Return 1 - max p of the first network among the detectors, zero if there is none."""
+        for detector in self.detectors_:
+            method, rows = method_and_rows(detector, X, "score_samples")
+            if hasattr(method, "_network_prediction"):
+                return 1 - method._network_prediction(rows).max(axis=1)
+            if hasattr(method, "predict_proba"):
+                return 1 - method.predict_proba(rows).max(axis=1)
+        return np.zeros(count_rows(X))
+
+    def _fitted_doubt(self) -> DoubtScale | None:
+        return self._doubt
+
+    def _risk_and_scores(self, X: Any) -> tuple[Any, np.ndarray]:
+        return self._risk(_as_rows(X)), self.score_samples(X)
 
     def _hold_out(self, X: Any, y: Any, rng: np.random.RandomState) -> tuple[Any, Any, Any]:
         """Return training samples and labels, and held-out samples."""

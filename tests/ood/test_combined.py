@@ -21,6 +21,7 @@ from skorch.helper import SliceDataset
 from torch.utils.data import DataLoader, TensorDataset
 
 from sklearn_quam import QUAMClassifier
+from sklearn_quam.base._doubt import DoubtScale
 from sklearn_quam.model_selection import compare_uncertainty, make_ood_scorer
 from sklearn_quam.ood import (
     CombinedDetector,
@@ -176,6 +177,22 @@ def test_compared_beside_its_parts():
     frame = compare_uncertainty(both, *data, X_NEW + 3, n_resamples=5).details
     assert frame.error.eq("").all()
     assert frame.roc_auc[frame.task == "ood"].notna().all()
+
+
+def test_doubt_and_its_threshold():
+    both = CombinedDetector(parts(), random_state=0).fit(X, Y, X_val=X_VAL)
+    risk = 1 - both.detectors_[0].predict_proba(X_VAL).max(axis=1)
+    expected = DoubtScale.fit(risk, -both.score_samples(X_VAL)).share(
+        1 - both.detectors_[0].predict_proba(X_NEW).max(axis=1), -both.score_samples(X_NEW)
+    )
+    np.testing.assert_allclose(both.predict_doubt(X_NEW), expected, atol=1e-6)
+    assert both.predict_doubt(X_NEW + 9).min() > 0.9
+    known = np.sort(both.predict_doubt(X_VAL))
+    np.testing.assert_allclose(both.threshold(0.9), known[36], atol=1e-6)
+    alone = CombinedDetector([KernelDensity()]).fit(X, X_val=X_VAL)
+    assert alone.predict_doubt(X_NEW + 9).min() > 0.9
+    with pytest.raises(ValueError, match="Pass some of them to fit, as X_val"):
+        CombinedDetector(parts(), random_state=0).fit(X, Y).predict_doubt(X_NEW)
 
 
 def of_two_inputs():

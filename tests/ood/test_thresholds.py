@@ -145,6 +145,11 @@ def test_doubt_is_a_share_of_held_out_rows(name):
     n_below = (doubt[:, None] > doubt).sum(axis=1)
     low = n_below < 0.85 * len(doubt)
     np.testing.assert_allclose(doubt[low], n_below[low] / (len(doubt) + 1), atol=1e-9)
+    # The rank is the ceiling of 73 * 0.9.
+    assert len(doubt) == 72
+    assert detector.threshold(0.9) == pytest.approx(np.sort(doubt)[65])
+    with pytest.raises(ValueError, match="cannot be promised"):
+        detector.threshold(0.999)
     # Rows that only the score finds are doubtful, too.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -43,7 +43,7 @@ from ...base._doubt import DoubtScale
 from ...base._saving import Saved
 from ...base._wrapping import parameters_now
 from ...base.checks.seen import may_be_known_by_heart, warn_about_threshold
-from .fitted import CONTAMINATION, FittedDetector, Known, Score, Thresholded, risk_of, threshold
+from .fitted import CONTAMINATION, FittedDetector, Known, Score, Thresholded, offset_of, risk_of
 from .once import remembered
 from .reading import INPUT, PENULTIMATE, Seen, given_features, make_reader, network_of, seen_of
 
@@ -178,7 +178,7 @@ class BaseDetector(Saved, Thresholded, NetworkEstimator):
         scores = self._score_left_out(score, known) if held_out is None else fitted(held_out)
         if held_out is not None and held_out.logits.shape[1]:
             fitted = replace(fitted, doubt=DoubtScale.fit(risk_of(held_out), -scores))
-        self.offset_ = threshold(scores, self.contamination)
+        self.offset_ = offset_of(scores, self.contamination)
         self._fitted = fitted
         self._fitted_parameters = parameters_now(self)
         return self
@@ -331,27 +331,14 @@ class BaseDetector(Saved, Thresholded, NetworkEstimator):
         self._check_fitted()
         return self._scores(self._seen(X, self._fitted.reader))
 
+    def _fitted_doubt(self) -> DoubtScale | None:
+        return self._fitted.doubt
+
     @computing()
-    def predict_doubt(self, X: Any) -> np.ndarray:
-        """Return how doubtful each prediction is, for mistakes and unknown samples together.
-
-        Doubt grows with the risk of a mistake, 1 - max p of the network, and with how strange a
-        sample is, where it is stranger than two thirds of known samples.
-
-        Returns
-        -------
-        ndarray of shape (n_samples,)
-            From 0 to 1: the share of the samples ``X_val`` of ``fit`` that are less doubtful.
-        """
+    def _risk_and_scores(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
         self._check_fitted()
-        if self._fitted.doubt is None:
-            raise ValueError(
-                "Doubt is measured on samples that the network was not trained on. Pass some of "
-                "them to fit, as X_val."
-            )
         seen = self._seen(X, self._fitted.reader)
-        scores = self._scores(seen, "Their doubt is 1.")
-        return self._fitted.doubt.share(np.nan_to_num(risk_of(seen), nan=1.0), -scores)
+        return risk_of(seen), self._scores(seen, "Their doubt is 1.")
 
     def _warn_about_threshold(self) -> None:
         if self._fitted.known_by_heart:

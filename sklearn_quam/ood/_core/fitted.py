@@ -12,10 +12,11 @@ import torch
 from scipy.special import softmax
 from sklearn.base import OutlierMixin
 from sklearn.utils._param_validation import Interval
+from sklearn.utils.validation import check_is_fitted
 
 from ..._documented import DETECTOR, documented
 from ..._network.reference import ReferenceModel
-from ...base._doubt import DoubtScale
+from ...base._doubt import DoubtScale, needs_known_samples
 from .reading import AnyReader, Seen
 
 # Folds that set the threshold, one left out at a time, and as many scores as it takes.
@@ -106,6 +107,52 @@ class Thresholded(OutlierMixin):
     def _warn_about_threshold(self) -> None:
         """Warn if far more known samples may be flagged than were asked for."""
 
+    def _fitted_doubt(self) -> DoubtScale | None:
+        """Return the doubt of held-out samples, if there are any."""
+        raise NotImplementedError
+
+    def _risk_and_scores(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Return 1 - max p of the network, and the scores."""
+        raise NotImplementedError
+
+    def _doubt_scale(self) -> DoubtScale:
+        check_is_fitted(self)
+        found = self._fitted_doubt()
+        if found is None:
+            raise needs_known_samples("X_val")
+        return found
+
+    def predict_doubt(self, X: Any) -> np.ndarray:
+        """Return how doubtful each prediction is, for mistakes and unknown samples together.
+
+        Doubt grows with the risk of a mistake, 1 - max p of the network, and with how strange a
+        sample is, where it is stranger than two thirds of known samples.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            From 0 to 1: the share of the samples ``X_val`` of ``fit`` that are less doubtful.
+        """
+        scale = self._doubt_scale()
+        risk, scores = self._risk_and_scores(X)
+        return scale.share(np.nan_to_num(risk, nan=1.0), -scores)
+
+    def threshold(self, coverage: float = 0.95) -> float:
+        """Return a doubt that a share of known samples does not exceed.
+
+        Parameters
+        ----------
+        coverage : float, default=0.95
+            The share: the doubt of a new sample like the known ones is at most the threshold with
+            a probability of at least this.
+
+        Returns
+        -------
+        float
+            The threshold. Known samples are the ``X_val`` of ``fit``.
+        """
+        return self._doubt_scale().threshold(coverage)
+
     def fit_predict(self, X: Any, y: Any = None, **fit_params: Any) -> np.ndarray:
         """Fit, and predict which training samples are outliers.
 
@@ -136,7 +183,7 @@ def cross_fitted(learn: Callable[[Known], Score], known: Known) -> np.ndarray:
     return found
 
 
-def threshold(known: np.ndarray, contamination: float) -> float:
+def offset_of(known: np.ndarray, contamination: float) -> float:
     """Return the score below which a share of known samples lies."""
     is_finite = np.isfinite(known)
     floor = known[is_finite].min() if is_finite.any() else 0.0
