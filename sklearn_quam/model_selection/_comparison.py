@@ -366,8 +366,8 @@ def compare_uncertainty(
         samples together) have ``roc_auc``, ``aupr`` and ``fpr95``, the last one ``augrc`` and
         ``excess_augrc``, too. The task "rejection" has ``accuracy``, ``accuracy_rejection_auc``,
         ``ece``, ``smooth_ece``, ``classwise_ece`` and ``rank_correlation`` (classifiers) or
-        ``risk_coverage_auc`` of squared errors (regressors), and ``log_score``, all by each method's
-        ``setting``, or a detector's network. Further columns: ``component`` ("score" for
+        ``risk_coverage_auc`` of squared errors (regressors), and ``log_score``, by the ``setting``
+        of a method or the network of a detector. Further columns: ``component`` ("score" for
         detectors), ``rows_per_second``, ``fit_seconds`` (NaN for what was fitted before),
         ``trains_again`` (whether a method trains networks besides the given one), and ``error``,
         which says why numbers are missing. The last rows are 1 - max p and the entropy of the given
