@@ -191,8 +191,8 @@ class _Comparison:
             unknown = [one.doubt for one in asked.values()]
             doubt = np.concatenate([uncertainty, *unknown])
             is_failure = np.r_[~is_correct, np.ones(len(doubt) - len(uncertainty), bool)]
-            for name, metric in (("augrc", augrc), ("excess_augrc", excess_augrc)):
-                yield from self._interval(name, metric, is_failure.astype(float), doubt)
+            for name, area in (("augrc", augrc), ("excess_augrc", excess_augrc)):
+                yield from self._interval(name, area, is_failure.astype(float), doubt)
             yield from self._detection(is_failure, doubt)
             return
         yield from self._interval("accuracy", np.mean, is_correct.astype(float))
