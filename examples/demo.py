@@ -111,7 +111,7 @@ def main():
     accuracy = est.score(X_test, y_test)
     print(f"(test accuracy on the digits it knows: {accuracy:.3f})\n")
     print(
-        f"{'telling left-out digits by':<28}AUROC   milliseconds a digit"
+        f"{'left-out digits found by':<28}AUROC   milliseconds a digit"
     )
     print("\n".join(lines))
     print(f"\n({N_POINTS} known and {N_POINTS} left-out digits)")

@@ -1,4 +1,4 @@
-"""Tell how far a neural network's prediction can be trusted."""
+"""Uncertainty of the predictions of a neural network."""
 
 from ._loading import load
 from ._network.parameters import LoRA

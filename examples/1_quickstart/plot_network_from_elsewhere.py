@@ -83,7 +83,7 @@ print(quam.parameter_names_, quam.cut_, quam.execution_)
 # ------
 # Digits that it has never seen, among others that it knows. Where a single linear layer is all that
 # is searched, as here, the network's own entropy is a strong rival, and may be the better one:
-# measure both. What it cannot tell is the other answer behind each image.
+# measure both. The entropy does not name the rival class of an image.
 
 new = np.concatenate([X[known][1000:1100], X[~known][:100]])
 unknown = np.arange(200) >= 100

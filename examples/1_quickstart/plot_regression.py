@@ -2,9 +2,9 @@
 Regression with bands
 =====================
 
-A network for regression predicts a mean; the spread of the residuals tells the noise around it. How
-far the mean itself can be trusted is the epistemic part: small where there is data, large in this
-gap and outside, where it grows with the distance.
+A network for regression predicts a mean; the spread of the residuals is the noise around it. The
+epistemic part is the uncertainty of the mean itself: small where there are data, large in this gap
+and outside, where it grows with the distance.
 """
 
 # %%

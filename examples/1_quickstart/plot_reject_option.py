@@ -1,10 +1,10 @@
 """
-Who should be looked at by a human?
-===================================
+Which cases should a person look at?
+====================================
 
 A classifier of patients rarely has to decide alone: it may hand the doubtful cases on. Here a
-skorch net behind a ``ColumnTransformer`` tells benign from malignant tumours, by columns of numbers
-and of text, and QUAM says which of its answers to trust.
+skorch net behind a ``ColumnTransformer`` classifies tumours as benign or malignant, by columns of
+numbers and of text. QUAM measures the doubt of each answer.
 """
 
 # %%

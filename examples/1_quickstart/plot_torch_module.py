@@ -57,8 +57,8 @@ plt.show()
 # %%
 # How they came about
 # -------------------
-# The diagnostics tell for each row which rival was found, and its cost: how many nats of
-# log-likelihood the whole training set loses with the cheapest model found that says so.
+# The diagnostics name the rival class of each sample and its cost: how many nats of log-likelihood
+# the whole training set loses with the cheapest model found that predicts this class.
 
 _, diagnostics = quam.predict_uncertainty(
     new[-3:], return_diagnostics=True

@@ -2,15 +2,15 @@
 Detectors beside QUAM
 =====================
 
-Who only wants to know which rows are strange need not ask for rival models: detectors look at what
-the network shows of a row, its logits or its features, or at the row itself. They are fast, have
-the interface of scikit-learn's outlier detectors, and are blind in different places.
+To find strange samples, rival models are not needed: detectors look at the logits or features of a
+sample, or at the sample itself. They are fast, have the interface of scikit-learn's outlier
+detectors, and are blind in different places.
 """
 
 # %%
 # One network, many detectors
 # ---------------------------
-# The network tells two moons apart. It is given: no detector trains or changes it.
+# The network separates two moons. It is given: no detector trains or changes it.
 
 import matplotlib.pyplot as plt
 import numpy as np

@@ -49,7 +49,8 @@ network = MLPClassifier((64, 64), max_iter=300, random_state=0).fit(
 # The network is given: nothing is trained. It must not be judged on rows that it was trained on,
 # so that the folds are not drawn at random: the validation rows are one fold. Arguments of the
 # search itself, :class:`~sklearn_quam.NaturalSearch`, begin with ``search__``; its ``n_rows`` are
-# the training rows that tell what a model costs. The temperature is in nats of the training set.
+# the training samples that measure the cost of a model. The temperature is in nats of the
+# training set.
 
 fold = np.r_[np.full(len(X_train), -1), np.zeros(len(X_valid), int)]
 search = GridSearchCV(

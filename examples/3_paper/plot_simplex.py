@@ -4,7 +4,7 @@ What plausible models predict, on the simplex
 
 Three classes, and a point far from all of them. What a network may predict there is a point of the
 probability simplex, a triangle; which predictions are possible without explaining the training data
-worse can be found out by brute force. Who finds these predictions: samples of the posterior, an
+worse can be found out by brute force. What finds these predictions: samples of the posterior, an
 ensemble, or the searches of QUAM?
 """
 
@@ -51,8 +51,8 @@ net = NeuralNetClassifier(
 # Which predictions are possible?
 # -------------------------------
 # For every prediction of a grid, networks are trained that make this prediction at the point, all
-# of them together. The posterior density of the best of them, relative to the best of all, tells
-# how plausible the prediction is; the prior is the standard normal one of HMC.
+# of them together. The posterior density of the best of them, relative to the best of all, is
+# the plausibility of the prediction; the prior is the standard normal one of HMC.
 
 STEPS, RESTARTS = 10, 4
 simplex = (
@@ -102,8 +102,8 @@ energy = (
 print(f"largest mismatch: {mismatch.max():.3f} nats")
 
 # %%
-# Who finds them?
-# ---------------
+# Do searches find them?
+# ----------------------
 # The searches of QUAM go through many models; ``search_traces`` returns what each of them predicts,
 # and what it costs on the training data. It weighs accordingly.
 

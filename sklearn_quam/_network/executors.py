@@ -222,6 +222,6 @@ def _with_gradients(
 def _close(first: Tensor, second: Tensor) -> bool:
     if first.shape != second.shape:
         return False
-    # Some gradients are zero but for rounding, which depends on the size of the others.
+    # Some gradients are zero up to rounding, which depends on the size of the others.
     size = float(second.abs().amax())
     return torch.allclose(first, second, rtol=1e-3, atol=1e-4 * size)

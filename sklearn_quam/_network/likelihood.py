@@ -327,6 +327,6 @@ def infer_link(output: Output, task: str) -> str:
     if scores.shape[-1] > 1 and _sums_to_one(scores.exp()):
         return "log_probabilities"
     raise InvalidOutputError(
-        "The net's loss does not tell what its module returns. Pass link=, one of "
+        "The net's loss does not show what its module returns. Pass link=, one of "
         f"{CLASSIFIER_LINKS}."
     )

@@ -20,14 +20,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from .._messages import shown
 
 _DEFAULT_SHARE = 0.25
-# Bytes that count as free where the system does not tell.
+# Bytes that count as free if the system does not report it.
 _UNKNOWN_MEMORY = 4 * 10**9
 # Results of one pass that are larger than this leave the caches of a CPU.
 _MAX_BYTES_ON_CPU = 2**26
 # What a pass over training rows may take, and its share of a limit: other things are held besides.
 _bytes_of_a_pass = ContextVar("bytes_of_a_pass", default=2**25)
 _PASSES_IN_MEMORY = 8
-# How many times as much is worth it where there are no caches to stay in.
+# How many times as much a pass takes on an accelerator, which has no caches to stay in.
 _PASSES_OF_AN_ACCELERATOR = 32
 # Rows of one forward pass, so that its inputs take a few megabytes whatever their shape.
 _MAX_ROWS = 1024

@@ -23,7 +23,7 @@ _PANEL_NODES = 8
 # Widest panels of a component, in its standard deviations: next to it, and further out.
 _INNER_WIDTH, _OUTER_WIDTH = 2.0, 5.0
 _ROUNDING_OF_WIDTHS = 1e-9
-# Halvings of what brackets a quantile, and what it is known to, relative to its size.
+# Halvings of an interval around a quantile, and its relative precision.
 _MAX_HALVINGS = 200
 _PRECISION = 1e-13
 # Values of the distribution function that are held at once.

@@ -140,7 +140,7 @@ class TrainingRange:
     def saturated(
         self, results: RowResults, agree: np.ndarray, original: Any, setting: str, measure: str
     ) -> np.ndarray:
-        """Return for which samples numbers overflow, or are too coarse to tell models apart.
+        """Return for which samples numbers overflow, or are too coarse to separate models.
 
         ``agree`` says for which samples no model differs from the others.
         """

@@ -62,7 +62,7 @@ class BaseUncertaintyClassifier(ScoresUnseen, ClassifierMixin, BaseUncertaintyEs
     @property
     def _threshold(self) -> float:
         """The smallest forecast of the second of two classes that makes it the label."""
-        # The forecast and its threshold are scaled alike: labels do not change.
+        # The forecast and its threshold are scaled by one factor: labels stay.
         own = self._fitted.reference.threshold
         return float(self._forecast(np.array([[1 - own, own]]))[0, 1])
 

@@ -1,4 +1,4 @@
-"""Deep ensembles: networks that were trained alike but for their seeds."""
+"""Deep ensembles: networks that were trained with different seeds."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ class Ensemble(BaseUncertaintyEstimator):
 class DeepEnsembleClassifier(ClassifierMethod, Ensemble):
     """Uncertainty of a network's classification by an ensemble of networks.
 
-    Networks that were trained alike but for their seeds are the plausible models.
+    Networks that were trained with different seeds are the plausible models.
 
     Parameters
     ----------

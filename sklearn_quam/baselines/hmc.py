@@ -69,7 +69,7 @@ class ChainSamples(WeightSamples):
 
         r_hat, size = self.compare(added())
         _warn_about_r_hat(float(r_hat.max()), "the predicted rows")
-        # Draws of a chain are correlated: the estimate is worth fewer of them.
+        # Draws of a chain are correlated: the effective number is smaller.
         inflation = np.sqrt(math.prod(self.shape) / size)
         return {
             "r_hat": r_hat,

@@ -36,7 +36,7 @@ class UncertainSamplesDisplay(_Display):
     images : ndarray of shape (n_samples, height, width) or (n_samples, height, width, n_channels)
         The images; flat ones and channels before height and width will do, too.
     uncertainty : ndarray of shape (n_samples,)
-        What they are ordered by.
+        Their order.
     labels : ndarray of shape (n_samples,), default=None
         Predictions.
     rivals : ndarray of shape (n_samples,), default=None

@@ -152,7 +152,7 @@ class MultiLabelClassifier(ShortMessages, MetaEstimatorMixin, BaseEstimator):
         return module
 
     def _searches_last_layer(self, est: Any, head: nn.Linear) -> bool:
-        """Tell whether an estimator changes all of the last layer, and nothing else."""
+        """Return whether an estimator changes all of the last layer, and nothing else."""
         last = {f"{self._reader.last}.{name}".lstrip(".") for name in ("weight", "bias")}
         size = head.in_features + (head.bias is not None)
         names = getattr(est, "parameter_names_", None)

@@ -282,7 +282,7 @@ class PNMLDetector(MomentDetector):
         if n_samples <= len(mean):
             warn(
                 f"{n_samples:.0f} training samples leave some of the {len(mean)} directions of the "
-                "last layer open: nearly every new sample lies in one of these, and regrets tell "
+                "last layer open: nearly every new sample lies in one of these, and regrets say "
                 "little. Choose another detector.",
                 UserWarning,
             )

@@ -187,7 +187,7 @@ def test_logits_under_the_negative_log_likelihood_are_refused():
 
 def test_loss_that_says_nothing_asks_for_the_link():
     net = fitted(LogProbabilityNet(dense(), **QUIET))
-    with pytest.raises(ValueError, match=r"does not tell what its module returns\. Pass link="):
+    with pytest.raises(ValueError, match=r"does not show what its module returns\. Pass link="):
         ReferenceClassifier(net).fit(X, LABELS)
 
 

@@ -57,7 +57,7 @@ class Network:
     """A private copy of the network in an estimator, and what the estimator says about it."""
 
     module: nn.Module
-    # None where only its output can tell.
+    # None if only its output shows it.
     link: str | None
     # Labels of its columns; whether it was trained on their numbers, so that labels are the user's.
     classes: np.ndarray | None = None
@@ -89,7 +89,7 @@ def is_quantised(part: nn.Module) -> bool:
 
 
 def floating_dtype(module: nn.Module) -> torch.dtype:
-    """Return the floating point type of a network, which its first parameter tells."""
+    """Return the floating point type of the first parameter of a network."""
     dtypes = (p.dtype for p in module.parameters() if p.is_floating_point())
     return next(dtypes, torch.float32)
 

@@ -38,9 +38,9 @@ class UpToCut(nn.Module):
         output, values = self.record(*inputs)
         if not same(self.rest(*values), output):
             raise NetworkError(
-                "For some rows the network does something else behind the cut than for those "
-                "that it was tried on. Pass a network that treats all rows alike, or the part of "
-                "it that does, with its inputs as X."
+                "For some samples the network does something else behind the cut than for those "
+                "that it was tried on. Pass a network that does the same for all samples, or the "
+                "part of it that does, with its inputs as X."
             )
         return values
 

@@ -23,7 +23,7 @@ _GOAL_OF_VALUES = 5.0
 # Searches that go on are moved together in memory where they are fewer than this share.
 _COMPACT_BELOW = 0.8
 
-# Is told where searches arrive: numbers of the searches, the point, their free parameters.
+# Is called where searches arrive, with numbers of the searches, the point, their free parameters.
 Watch = Callable[[Tensor, Point, Callable[[Tensor], Free]], None]
 
 
@@ -131,7 +131,7 @@ def is_measured(step: int, n_steps: int) -> bool:
 
 
 def _fewer(going: Tensor) -> Tensor | None:
-    """Return the places of searches that go on, if moving them together is worth it."""
+    """Return the places of searches that go on, if moving them together saves time."""
     # On other devices the host would have to wait for the answer.
     if going.device.type != "cpu" or float(going.float().mean()) >= _COMPACT_BELOW:
         return None

@@ -104,11 +104,11 @@ def warn_about_poor_fit(
     without = float(training.weighted(losses, slice(None)).mean())
     loss = float(training.weighted(training.losses, slice(None)).mean())
     if loss > without + _TOLERANCE * (1 + abs(without)):
-        who = "the mean of y" if isinstance(constant, Gaussian) else "the class frequencies of y"
+        best = "the mean of y" if isinstance(constant, Gaussian) else "the class frequencies of y"
         warn(
-            f"The network explains the training data worse than {who} would: its loss is "
+            f"The network explains the training data worse than {best} would: its loss is "
             f"{loss:.4g} instead of {without:.4g}. Is X scaled and shaped as it was when the "
-            "network was trained, y encoded alike, and link= what the network returns?",
+            "network was trained, y encoded as then, and link= what the network returns?",
             PoorFitWarning,
         )
 
