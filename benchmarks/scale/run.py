@@ -26,7 +26,7 @@ def stale(family, folder):
     }
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=None)
 def loaded(load, folder, case, rows):
     """Return a case, loaded and trained once."""
     torch.manual_seed(0)
@@ -43,7 +43,8 @@ def measure(family, data, folder, name, digest):
     found = judged(own, family.make(own, method), method)
     entries = {**stored_entries(family, folder), name: {"digest": digest, **found}}
     # What has been renamed or left out must not stay.
-    entries = {key: each for key, each in entries.items() if key in family.digests()}
+    known = family.digests()
+    entries = {key: each for key, each in entries.items() if key in known}
     write(family.path(folder), entries)
     return time.process_time() - start
 
