@@ -2,7 +2,7 @@
 
 import json
 import time
-from functools import lru_cache
+from functools import cache
 
 import torch
 
@@ -26,7 +26,7 @@ def stale(family, folder):
     }
 
 
-@lru_cache(maxsize=None)
+@cache
 def loaded(load, folder, case, rows):
     """Return a case, loaded and trained once."""
     torch.manual_seed(0)
