@@ -38,11 +38,11 @@ ROOMS += ["_loading", "__init__"]
 # place in the order of the room, and an order of its own.
 INSIDE = {
     "_storing": ["files", "schema"],
-    "_network": ["predictions", "outputs", "precision", "likelihood", "limits", "inputs"]
+    "_network": ["predictions", "outputs", "wrapped", "likelihood", "limits", "inputs"]
     + ["adapters", "training", "chain", "first_run", "reference", "cut", "parameters"]
     + ["executors", "free"],
-    "_network/inputs": ["layouts", "rows", "items", "sources", "transformed", "named"],
-    "_network/adapters": ["opened", "targets", "networks", "stored"],
+    "_network/inputs": ["rows", "items", "sources"],
+    "_network/adapters": ["opened", "networks", "stored"],
     "_network/cut": ["layers", "running", "chained", "replayed", "split"],
     "_curvature": ["layouts", "layers", "scores", "structures", "measure", "prior"]
     + ["preconditioner", "influence"],

@@ -144,7 +144,6 @@ class Memory(threading.local):
 
     def __init__(self) -> None:
         self._tensors: dict[Any, Tensor] = {}
-        self.uses = 0
 
     def tensor(self, key: Any, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """Return a tensor of some shape, with any numbers in it."""
@@ -168,93 +167,32 @@ class Chain:
         self, weights: list[Tensor | None], biases: list[Tensor | None], rows: Tensor, row: Tensor
     ) -> Tensor:
         """Return outputs (n_models, n_out, n_shared + 1) for shared rows, then each model's row."""
-        return _ChainFunction.apply(self, rows, row, torch.is_grad_enabled(), *weights, *biases)
+        weight, given = weights[0], self.layers[0].weight
+        if weight is None:
+            shared, own = (given @ rows.T).expand(len(row), -1, -1), (row @ given.T)[..., None]
+        else:
+            # A single product for the shared rows of all models.
+            shared = (weight.flatten(0, 1) @ rows.T).unflatten(0, weight.shape[:2])
+            own = weight @ row[..., None]
+        return self._behind(torch.cat([shared, own], dim=-1), weights, biases)
 
     def each(
         self, weights: list[Tensor | None], biases: list[Tensor | None], rows: Tensor
     ) -> Tensor:
         """Return outputs (n_models, n_out, n_rows) for rows (n_models, n_rows, n_in)."""
-        values = rows.mT
-        for weight, bias, layer in zip(weights, biases, self.layers, strict=True):
-            values = _or(weight, layer.weight) @ values
-            shift = bias if bias is not None else layer.bias
-            values = values if shift is None else values + shift[..., None]
-            values = values if layer.activation is None else layer.activation(values)
-        return values
+        first = weights[0] if weights[0] is not None else self.layers[0].weight
+        return self._behind(first @ rows.mT, weights, biases)
 
-
-class _ChainFunction(torch.autograd.Function):
-    """The chain with its gradient for the searched parameters."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, chain: Chain, rows: Tensor, row: Tensor, keep: bool, *parameters: Tensor | None
+    def _behind(
+        self, values: Tensor, weights: list[Tensor | None], biases: list[Tensor | None]
     ) -> Tensor:
-        n_layers, memory = len(chain.layers), chain.memory
-        weights, biases = parameters[:n_layers], parameters[n_layers:]
-        values: list[Tensor] = []
-        kept: list[Tensor] = []
-        for index, layer in enumerate(chain.layers):
-            shape = (len(row), len(layer.weight), len(rows) + 1)
-            # Values without a backward pass must not overwrite those that wait for one.
-            is_last = index + 1 == n_layers
-            key = ("value", index, keep)
-            out = rows.new_empty(shape) if is_last else memory.tensor(key, shape, rows)
-            if index:
-                torch.matmul(_or(weights[index], layer.weight), values[-1], out=out)
-            else:
-                _first(weights[0], layer.weight, rows, row, out)
-            bias = biases[index] if biases[index] is not None else layer.bias
+        """Return outputs for the products of the first layer's weights, which are overwritten."""
+        for number, layer in enumerate(self.layers):
+            weight, bias = weights[number], biases[number]
+            if number:
+                values = (layer.weight if weight is None else weight) @ values
+            bias = layer.bias if bias is None else bias
             if bias is not None:
-                out += bias[..., None]
-            value, slope = layer.activated(out)
-            values.append(value)
-            kept.append(slope)
-        memory.uses += keep
-        ctx.chain, ctx.rows, ctx.row, ctx.use = chain, rows, row, memory.uses
-        ctx.values, ctx.kept, ctx.weights = values[:-1], kept[:-1], weights
-        return values[-1]
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        layers, memory = ctx.chain.layers, ctx.chain.memory
-        if ctx.use != memory.uses:
-            raise RuntimeError("The chain was run again before the gradient was taken.")
-        gradient, n_layers = gradient.contiguous(), len(layers)
-        flags = ctx.needs_input_grad[4:]
-        needed = list(zip(flags[:n_layers], flags[n_layers:], strict=True))
-        of_weights: list[Tensor | None] = [None] * n_layers
-        of_biases: list[Tensor | None] = [None] * n_layers
-        for index in reversed(range(n_layers)):
-            of_weight, of_bias = needed[index]
-            if of_bias:
-                of_biases[index] = gradient.sum(dim=2)
-            if of_weight:
-                shape = (len(gradient), *layers[index].weight.shape)
-                out = of_weights[index] = memory.tensor(("gradient", index), shape, gradient)
-                if index:
-                    torch.bmm(gradient, ctx.values[index - 1].mT, out=out)
-                else:
-                    torch.mm(gradient.flatten(0, 1)[:, :-1], ctx.rows, out=out.flatten(0, 1))
-                    out.baddbmm_(gradient[..., -1:], ctx.row[:, None, :])
-            if not any(map(any, needed[:index])):
-                break
-            kept = ctx.kept[index - 1]
-            out = memory.tensor(("back", index), tuple(kept.shape), gradient)
-            torch.matmul(_or(ctx.weights[index], layers[index].weight).mT, gradient, out=out)
-            gradient = layers[index - 1].back(out, kept)
-        return None, None, None, None, *of_weights, *of_biases
-
-
-def _or(searched: Tensor | None, given: Tensor) -> Tensor:
-    return given if searched is None else searched
-
-
-def _first(weight: Tensor | None, given: Tensor, rows: Tensor, row: Tensor, out: Tensor) -> None:
-    """Apply the first layer: one product for the shared rows of all models."""
-    if weight is None:
-        out[..., :-1] = given @ rows.T
-        out[..., -1] = row @ given.T
-        return
-    torch.mm(weight.flatten(0, 1), rows.T, out=out.flatten(0, 1)[:, :-1])
-    out[..., -1:] = torch.bmm(weight, row[..., None])
+                values += bias[..., None]
+            values = layer.activated(values)[0]
+        return values

@@ -12,10 +12,8 @@ from torch import nn
 
 from ..exceptions import NetworkError
 from .adapters import floating_dtype
-from .inputs.layouts import to_tensor
-from .inputs.named import TakesNamed
-from .inputs.rows import Inputs, Source
-from .precision import returned
+from .inputs.rows import Inputs, Source, to_tensor
+from .wrapped import TakesNamed, returned
 
 _PROBE_ROWS = 16
 # Types of whole numbers are tried out, but not all those of a large number of inputs.

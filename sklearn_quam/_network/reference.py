@@ -15,7 +15,6 @@ from .._messages import shown
 from .adapters import (
     Network,
     floating_dtype,
-    in_target_units,
     is_quantised,
     is_torch,
     read_network,
@@ -24,11 +23,12 @@ from .adapters import (
 )
 from .first_run import cannot_process, first_run
 from .inputs.rows import Inputs, Rows, Source, StoredRows, as_double
-from .inputs.sources import Reordered, StoredArrays
+from .inputs.sources import StoredArrays, View
 from .likelihood import CategoricalLikelihood, GaussianLikelihood, Likelihood, infer_link
 from .limits import batches, peak_bytes
 from .outputs import InvalidOutputError, NetworkErrors, picked
 from .predictions import Prediction, from_arrays, to_arrays
+from .wrapped import in_target_units
 
 
 @dataclass(frozen=True)
@@ -262,7 +262,7 @@ def in_order(source: Source, names: tuple[str, ...] | None) -> Source:
             f"X has the inputs {_shown(source.names)}, but the network was fitted with "
             f"{_shown(names)}."
         )
-    return Reordered(source, names)
+    return View(source, order=names)
 
 
 def _shown(names: tuple[str, ...] | None) -> str:

@@ -14,10 +14,8 @@ from sklearn.utils.validation import _check_sample_weight, column_or_1d, validat
 from .._messages import cut, is_about_numbers, shown
 from .._network.adapters import is_torch, split_pipeline
 from .._network.inputs.items import StoredDataset
-from .._network.inputs.layouts import from_tensor, refuse_masked
-from .._network.inputs.rows import Source, StoredRows
-from .._network.inputs.sources import open_source
-from .._network.inputs.transformed import as_dense, transformed
+from .._network.inputs.rows import Source, StoredRows, from_tensor, refuse_masked
+from .._network.inputs.sources import as_dense, open_source, transformed
 from .._network.predictions import Prediction
 from .._network.reference import ReferenceModel, TrainingSet
 from .checks.refused import refuse_several_labels, refuse_single_row, refuse_texts

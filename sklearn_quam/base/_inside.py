@@ -9,7 +9,7 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from .._network.adapters import split_pipeline
-from .._network.inputs.layouts import from_tensor
+from .._network.inputs.rows import from_tensor
 from .._posterior.results import COMPONENTS
 from .checks.seen import warn_if_seen
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from .._network.adapters import Network, check_kind, is_pretrained, split_pipeline
 from .._network.inputs.items import StoredDataset
 from .._network.inputs.rows import StoredRows
-from .._network.inputs.transformed import transformed
+from .._network.inputs.sources import transformed
 from .._network.predictions import Gaussian, Prediction
 from .._network.reference import ReferenceModel, TrainingSet, build_reference
 from .._network.training import default_network, train

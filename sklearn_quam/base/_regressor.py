@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .._documented import QUERY, documented
 from .._network.adapters import Network
-from .._network.inputs.sources import SomeRows, some_rows
+from .._network.inputs.sources import View, some_rows
 from .._network.likelihood import REGRESSOR_LINKS, GaussianLikelihood
 from .._network.predictions import Gaussian, Prediction
 from .._network.reference import ReferenceModel
@@ -99,7 +99,7 @@ class BaseUncertaintyRegressor(ScoresUnseen, RegressorMixin, BaseUncertaintyEsti
             if len(rows) != len(y_val):
                 raise ValueError(f"X_val has {len(rows)} rows, but y_val has {len(y_val)}.")
             part, _ = noise_and_calibration_rows(len(rows))
-            some = replace(rows, source=SomeRows(rows.source, part))
+            some = replace(rows, source=View(rows.source, part))
             held_out = torch.tensor(y_val.reshape(len(y_val), -1)[part]).to(target)
             noise = _residual_variance(reference.predict(some), held_out)
         self.noise_variance_ = np.array(noise, dtype=float)

@@ -11,7 +11,7 @@ from sklearn.utils import check_consistent_length
 
 from .._documented import DISPLAY, documented
 from .._messages import shown
-from .._network.inputs.layouts import from_tensor
+from .._network.inputs.rows import from_tensor
 from .._posterior.results import INFINITE
 from ._asking import ask, check_vector
 from ._base import _Display, check_matplotlib

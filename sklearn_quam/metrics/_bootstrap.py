@@ -15,7 +15,7 @@ from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import _num_samples, check_consistent_length, column_or_1d, indexable
 
 from .._messages import checked_arguments, shown
-from .._network.inputs.layouts import from_tensor
+from .._network.inputs.rows import from_tensor
 
 _POSITIVE = Interval(Integral, 1, None, closed="left")
 

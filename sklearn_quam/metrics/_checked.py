@@ -12,7 +12,7 @@ from sklearn.utils.validation import column_or_1d
 
 from .._documented import documented, parsed
 from .._messages import checked_arguments, cut, is_about_numbers
-from .._network.inputs.layouts import from_tensor
+from .._network.inputs.rows import from_tensor
 
 Function = TypeVar("Function", bound=Callable)
 

@@ -10,7 +10,7 @@ from sklearn.utils.validation import column_or_1d
 
 from .._messages import cut, shown
 from .._network.adapters import column_of_label
-from .._network.inputs.layouts import from_tensor
+from .._network.inputs.rows import from_tensor
 
 
 def as_labels(y: Any, like: Any) -> np.ndarray:

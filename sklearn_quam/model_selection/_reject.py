@@ -23,7 +23,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from .._documented import documented, parsed
 from .._messages import ShortMessages, shown
-from .._network.inputs.layouts import from_tensor
+from .._network.inputs.rows import from_tensor
 from .._network.inputs.sources import count_rows, some_rows
 from .._typing import RandomState
 from ..base._conformal import noise_and_calibration_rows

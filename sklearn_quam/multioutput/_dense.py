@@ -14,8 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from .._documented import documented
 from .._messages import ShortMessages
-from .._network.inputs.layouts import from_tensor
-from .._network.inputs.rows import Inputs, Source
+from .._network.inputs.rows import Inputs, Source, from_tensor
 from .._network.limits import batches, computing, short_passes
 from .._posterior.results import Uncertainty
 from .._typing import RandomState

@@ -16,8 +16,7 @@ from .._documented import parsed
 from .._network.adapters import module_of
 from .._network.first_run import cannot_process, first_run
 from .._network.inputs.items import StoredDataset
-from .._network.inputs.layouts import from_tensor
-from .._network.inputs.rows import Inputs, Source, StoredRows
+from .._network.inputs.rows import Inputs, Source, StoredRows, from_tensor
 from .._network.inputs.sources import StoredArrays, open_source
 from .._network.limits import peak_bytes
 from .._network.outputs import InvalidOutputError, NetworkErrors, first, picked

@@ -15,7 +15,7 @@ from torch import nn
 from .._documented import documented
 from .._messages import ShortMessages
 from .._network.adapters import module_of, split_pipeline
-from .._network.inputs.layouts import from_tensor
+from .._network.inputs.rows import from_tensor
 from .._network.limits import batches, computing, short_passes
 from .._posterior.results import Uncertainty
 from ._head import SHARED, open_rows, split_head, targets_of

@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from .._documented import DETECTOR, documented
 from .._messages import ShortMessages
-from .._network.inputs.layouts import from_tensor
+from .._network.inputs.rows import from_tensor
 from .._network.inputs.sources import count_rows, open_source, some_rows
 from .._typing import RandomState
 from ..base._doubt import DoubtScale

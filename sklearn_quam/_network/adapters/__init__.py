@@ -12,17 +12,14 @@ from .networks import (
     module_of,
     read_network,
 )
-from .opened import is_fitted, is_pretrained, split_pipeline
-from .targets import TargetUnits, in_target_units, target_scale
+from .opened import is_fitted, is_pretrained, split_pipeline, target_scale
 
 __all__ = [
     "Network",
-    "TargetUnits",
     "check_kind",
     "column_of_label",
     "copy_module",
     "floating_dtype",
-    "in_target_units",
     "is_fitted",
     "is_pretrained",
     "is_quantised",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
@@ -71,3 +72,31 @@ def is_fitted(estimator: Any) -> bool:
     except (NotFittedError, TypeError):
         return False
     return True
+
+
+def target_scale(estimator: Any, n_outputs: int) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return factors and shifts from what the network predicts to the target; None for neither."""
+    scale, shift, found = np.ones(n_outputs), np.zeros(n_outputs), False
+    while isinstance(estimator, (*WRAPPERS, Pipeline)):
+        if isinstance(estimator, TransformedTargetRegressor):
+            own_scale, own_shift = _affine(estimator.transformer_, n_outputs)
+            # The outermost transformation is undone last.
+            scale, shift, found = scale * own_scale, shift + scale * own_shift, True
+        estimator = estimator[-1] if isinstance(estimator, Pipeline) else inside(estimator)
+    return (scale, shift) if found else None
+
+
+def _affine(transformer: Any, n_outputs: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return factors and shifts of a transformer's inverse; refuse other transformers."""
+    points = np.array([[-3.0], [-1.0], [0.0], [1.0], [3.0], [10.0]]) * np.ones(n_outputs)
+    with np.errstate(all="ignore"):
+        values = np.asarray(transformer.inverse_transform(points), float)
+    shift = values[2]
+    scale = values[3] - shift
+    if not np.allclose(values, points * scale + shift, rtol=1e-6) or not (scale != 0).all():
+        raise ValueError(
+            "The TransformedTargetRegressor transforms the target by more than a factor and a "
+            "shift, so that Gaussians around what the network predicts are none around the target. "
+            "Pass the network itself (its regressor_) with the transformed target as y."
+        )
+    return scale, shift

@@ -14,11 +14,9 @@ from torch import Tensor, nn
 
 from ..._storing.schema import Instead
 from ...exceptions import UnreadableFileError
-from ..inputs.named import TakesNamed
-from ..precision import InOwnPrecision
+from ..wrapped import InOwnPrecision, TakesNamed, in_target_units
 from .networks import Network, read_network
-from .opened import is_pretrained, split_pipeline
-from .targets import in_target_units, target_scale
+from .opened import is_pretrained, split_pipeline, target_scale
 
 _PLAIN = (bool, int, float, str, type(None))
 _DTYPES = (

@@ -17,10 +17,10 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from ...exceptions import NetworkError
-from ..adapters import TargetUnits
 from ..chain import Activation, Layer, read_activation
 from ..inputs.rows import Inputs
 from ..outputs import NetworkErrors
+from ..wrapped import TargetUnits
 from .running import Pick, UpToCut, agree, copy_sharing
 
 _LINEAR = {functional.linear, torch.ops.aten.linear.default}

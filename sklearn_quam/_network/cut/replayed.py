@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from ...exceptions import NetworkError
-from ..inputs.named import SameNames
 from ..inputs.rows import Inputs
 from ..outputs import NetworkErrors
+from ..wrapped import SameNames
 from .layers import is_compiled
 from .running import Pick, UpToCut, agree, copy_sharing
 

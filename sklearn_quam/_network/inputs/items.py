@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
-from .layouts import from_tensor
+from .rows import from_tensor
 
 # What the target is called where items are mappings.
 TARGETS = ("labels", "label", "label_ids")

@@ -1,20 +1,22 @@
-"""Where rows come from: arrays in memory or on disk, several of them, and data sets."""
+"""Where rows come from: arrays in memory or on disk, data sets, transformers of a pipeline."""
 
 from __future__ import annotations
 
 import mmap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from scipy.sparse import issparse
-from sklearn.utils import _safe_indexing
+from sklearn.pipeline import Pipeline
+from sklearn.utils import _safe_indexing, check_array
 from sklearn.utils.validation import _num_samples
 from torch import Tensor
 from torch.utils.data import DataLoader, Subset
 
-from ..._messages import shown
+from ..._messages import cut, is_about_numbers, shown
 from .items import (
     TARGETS,
     StoredDataset,
@@ -24,8 +26,7 @@ from .items import (
     items_of,
     items_of_loader,
 )
-from .layouts import from_tensor, refuse_masked
-from .rows import Source
+from .rows import Source, from_tensor, refuse_masked
 
 _IF_GRAPH = (
     " Of a graph network, pass the head alone: its last layer as the network, what goes into that "
@@ -68,56 +69,30 @@ def _forget_pages(array: np.memmap) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class Reordered:
-    """The inputs of another source in another order."""
+class View:
+    """Some samples of another source, its inputs in another order, or transformed."""
 
     source: Source
-    names: tuple[str, ...]
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def read(self, index: Any) -> tuple[np.ndarray, ...]:
-        """Return some rows of each input."""
-        found = dict(zip(self.source.names or (), self.source.read(index), strict=True))
-        return tuple(found[name] for name in self.names)
-
-
-@dataclass(frozen=True, eq=False)
-class SomeRows:
-    """Some rows of another source."""
-
-    source: Source
-    numbers: np.ndarray
+    numbers: np.ndarray | None = None
+    order: tuple[str, ...] | None = None
+    # Of a source with one input
+    transform: Callable[[Any], np.ndarray] | None = None
 
     @property
     def names(self) -> tuple[str, ...] | None:
         """Names of the inputs."""
-        return self.source.names
+        return self.order or self.source.names
 
     def __len__(self) -> int:
-        return len(self.numbers)
+        return len(self.source) if self.numbers is None else len(self.numbers)
 
     def read(self, index: Any) -> tuple[np.ndarray, ...]:
         """Return some rows of each input."""
-        return self.source.read(self.numbers[index])
-
-
-@dataclass(frozen=True, eq=False)
-class Transformed:
-    """Rows of another source with one input, transformed some at a time."""
-
-    source: Source
-    transform: Callable[[Any], np.ndarray]
-    names = None
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def read(self, index: Any) -> tuple[np.ndarray, ...]:
-        """Return some rows, transformed."""
-        (rows,) = self.source.read(index)
-        return (self.transform(rows),)
+        parts = self.source.read(index if self.numbers is None else self.numbers[index])
+        if self.order is not None:
+            found = dict(zip(self.source.names or (), parts, strict=True))
+            parts = tuple(found[name] for name in self.order)
+        return parts if self.transform is None else (self.transform(*parts),)
 
 
 def open_source(X: Any, n_inputs: int | None = None) -> Source | None:
@@ -230,3 +205,55 @@ def _of_dask(X: Any) -> Any:
             "X is a dask array whose number of rows is not known: call X.compute_chunk_sizes()."
         )
     return array
+
+
+def transformed(transformers: Pipeline | None, X: Any, source: Source | None) -> Source:
+    """Return X, or the source of its rows, behind the transformers."""
+    if transformers is None:
+        return StoredArrays((X,)) if source is None else source
+    if isinstance(source, StoredArrays) and len(source.arrays) == 1:
+        return View(source, transform=partial(transform, transformers))
+    rows = _transform(transformers, X)
+    return open_source(rows) or StoredArrays((_checked(rows),))
+
+
+def as_dense(X: Any) -> Any:
+    """Return sparse rows as an array."""
+    return X.toarray() if issparse(X) else X
+
+
+def transform(transformers: Pipeline, X: Any) -> np.ndarray:
+    """Return some rows, transformed."""
+    return _checked(_transform(transformers, X))
+
+
+def _transform(transformers: Pipeline, X: Any) -> Any:
+    try:
+        return transformers.transform(X)
+    except (TypeError, ValueError) as error:
+        if not is_about_numbers(error):
+            raise
+        raise ValueError(
+            f"The pipeline's transformers take numbers, but {cut(error)}. Pass columns of the "
+            "types that they were fitted with, or put an encoder among them."
+        ) from error
+
+
+def _checked(rows: Any) -> np.ndarray:
+    """Return transformed rows as an array of finite numbers."""
+    what = "What the pipeline's transformers make of X"
+    try:
+        rows = check_array(as_dense(rows), allow_nd=True, ensure_all_finite=False)
+    except (TypeError, ValueError) as error:
+        if not is_about_numbers(error):
+            raise
+        raise ValueError(
+            f"{what} is no table of numbers: {cut(error)}. Put an encoder among them."
+        ) from error
+    if rows.dtype.kind == "f" and not np.isfinite(rows).all():
+        found = "NaN" if np.isnan(rows).any() else "infinity"
+        raise ValueError(
+            f"{what} contains {found}. Leave such rows out, or put an imputer among the "
+            "transformers."
+        )
+    return rows

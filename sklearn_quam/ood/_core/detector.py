@@ -27,10 +27,8 @@ from ..._network.adapters import (
     is_torch,
     split_pipeline,
 )
-from ..._network.inputs.layouts import from_tensor
-from ..._network.inputs.rows import StoredRows
-from ..._network.inputs.sources import brings_targets, open_source
-from ..._network.inputs.transformed import transformed
+from ..._network.inputs.rows import StoredRows, from_tensor
+from ..._network.inputs.sources import brings_targets, open_source, transformed
 from ..._network.likelihood import CLASSIFIER_LINKS
 from ..._network.limits import computing
 from ..._network.reference import ReferenceModel, build_reference
