@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from . import baselines, ood, quam
-from ._network.adapters.stored import GivenNetworks
+from ._network.stored import GivenNetworks
 from ._storing.files import package_version, read_file
 from .base._saving import FORMAT, NETWORKS, Saved, restored
 from .base._wrapping import parameters_now

@@ -39,11 +39,9 @@ ROOMS += ["_loading", "__init__"]
 INSIDE = {
     "_storing": ["files", "schema"],
     "_network": ["predictions", "outputs", "wrapped", "likelihood", "limits", "inputs"]
-    + ["adapters", "training", "chain", "first_run", "reference", "cut", "parameters"]
-    + ["executors", "free"],
+    + ["adapters", "stored", "training", "reference", "cut", "parameters", "executors", "free"],
     "_network/inputs": ["rows", "items", "sources"],
-    "_network/adapters": ["opened", "networks", "stored"],
-    "_network/cut": ["layers", "running", "chained", "replayed", "split"],
+    "_network/cut": ["layers", "running", "chain", "replayed", "split"],
     "_curvature": ["layouts", "layers", "scores", "structures", "measure", "prior"]
     + ["preconditioner", "influence"],
     "_search": ["needs", "targets", "problem", "searches", "natural", "penalty", "models", "rivals"]

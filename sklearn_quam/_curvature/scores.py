@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from .._network.chain import SIGMOID
+from .._network.cut.chain import SIGMOID
 from .._network.executors import ChainExecutor
 from .._network.free import Free, FreeNetwork
 from .._network.likelihood import CategoricalLikelihood, GaussianLikelihood, Likelihood

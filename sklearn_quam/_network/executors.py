@@ -18,8 +18,7 @@ from torch.func import functional_call, vmap
 from torch.overrides import BaseTorchFunctionMode
 
 from ..exceptions import NetworkError
-from .chain import Chain
-from .cut.chained import Chained, NotAChainError
+from .cut.chain import Chain, Chained, NotAChainError
 from .cut.running import copy_sharing
 from .inputs.rows import Rows
 from .likelihood import CategoricalLikelihood, Likelihood

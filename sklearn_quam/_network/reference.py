@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from sklearn.pipeline import Pipeline
 from torch import Tensor, nn
 
 from .._messages import shown
+from ..exceptions import NetworkError
 from .adapters import (
     Network,
     floating_dtype,
@@ -21,14 +24,17 @@ from .adapters import (
     split_pipeline,
     target_scale,
 )
-from .first_run import cannot_process, first_run
-from .inputs.rows import Inputs, Rows, Source, StoredRows, as_double
+from .inputs.rows import Inputs, Rows, Source, StoredRows, as_double, to_tensor
 from .inputs.sources import StoredArrays, View
 from .likelihood import CategoricalLikelihood, GaussianLikelihood, Likelihood, infer_link
 from .limits import batches, peak_bytes
 from .outputs import InvalidOutputError, NetworkErrors, picked
 from .predictions import Prediction, from_arrays, to_arrays
-from .wrapped import in_target_units
+from .wrapped import TakesNamed, in_target_units, returned
+
+_PROBE_ROWS = 16
+# Types of whole numbers are tried out, but not all those of a large number of inputs.
+_MAX_TRIALS = 64
 
 
 @dataclass(frozen=True)
@@ -208,6 +214,50 @@ def build_reference(
     _check_rows(reference, rows, expected, again[0])
     reference = replace(reference, bytes_per_row=needed // len(rows))
     return reference, network, likelihood.n_outputs(given)
+
+
+def first_run(
+    module: nn.Module, source: Source, device: torch.device
+) -> tuple[nn.Module, tuple[np.ndarray, ...], Any, tuple[torch.dtype, ...]]:
+    """Return a network that takes inputs in order, some rows, its output for them, and its types.
+
+    Whole numbers are features to most networks but indices to those with embeddings: they are
+    tried as floating point numbers first, where there are several inputs as they are first.
+    """
+    if source.names is not None:
+        module = TakesNamed(module, source.names)
+    probe = source.read(slice(0, len(source), max(1, len(source) // _PROBE_ROWS)))
+    probe = tuple(part[:_PROBE_ROWS] for part in probe)
+    if len(probe[0]) == 1:
+        probe = tuple(np.repeat(part, 2, axis=0) for part in probe)
+    dtype = floating_dtype(module)
+    candidates = [_candidates(part, dtype, several=len(probe) > 1) for part in probe]
+    failures = []
+    for dtypes in itertools.islice(itertools.product(*candidates), _MAX_TRIALS):
+        inputs = Inputs(tuple(map(partial(to_tensor, device=device), probe, dtypes)))
+        try:
+            with torch.no_grad():
+                return module, probe, returned(module, *inputs.parts), dtypes
+        except NetworkError as error:
+            failures.append((inputs, error.__cause__ or error))
+    inputs, cause = failures[0]
+    raise NetworkError(cannot_process(inputs, cause)) from cause
+
+
+def _candidates(part: np.ndarray, dtype: torch.dtype, several: bool) -> list[torch.dtype]:
+    if part.dtype.kind == "f":
+        return [dtype]
+    itself = [torch.bool, torch.int64] if part.dtype.kind == "b" else [torch.int64]
+    return [*itself, dtype] if several else [dtype, *itself]
+
+
+def cannot_process(inputs: Inputs, error: object) -> str:
+    """Return the message for an error that a network has raised for some rows."""
+    what = "rows" if len(inputs.parts) == 1 else f"{len(inputs.parts)} inputs whose rows are"
+    return (
+        f"The network cannot process {what} of shape {inputs.describe()} on {inputs.device}: "
+        f"{type(error).__name__}: {error}. X must have the shape that the network was trained with."
+    )
 
 
 def _check_rows(

@@ -15,8 +15,8 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from .._network.adapters import is_torch, split_pipeline
-from .._network.adapters.stored import GivenNetworks, instead, present, stored_module
 from .._network.parameters import LoRA
+from .._network.stored import GivenNetworks, instead, present, stored_module
 from .._posterior.checkpoint import digest_of_rows
 from .._search.natural.arguments import LinearSearch, NaturalSearch
 from .._search.penalty.arguments import PenaltySearch

@@ -14,13 +14,12 @@ from torch.nn import functional
 
 from .._documented import parsed
 from .._network.adapters import module_of
-from .._network.first_run import cannot_process, first_run
 from .._network.inputs.items import StoredDataset
 from .._network.inputs.rows import Inputs, Source, StoredRows, from_tensor
 from .._network.inputs.sources import StoredArrays, open_source
 from .._network.limits import peak_bytes
 from .._network.outputs import InvalidOutputError, NetworkErrors, first, picked
-from .._network.reference import in_order
+from .._network.reference import cannot_process, first_run, in_order
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 # What may stand behind the last layer: it changes sizes of maps, and commutes with the layer as

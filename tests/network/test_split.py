@@ -13,7 +13,7 @@ from torch.func import functional_call
 from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from sklearn_quam._network.cut.chained import Chained
+from sklearn_quam._network.cut.chain import Chained
 from sklearn_quam._network.cut.replayed import Replay
 from sklearn_quam._network.cut.split import split_module
 

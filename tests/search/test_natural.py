@@ -26,7 +26,7 @@ from sklearn_quam import (
 )
 from sklearn_quam._curvature import influence
 from sklearn_quam._curvature.influence import _systematic_sample, make_influence
-from sklearn_quam._network.chain import Chain
+from sklearn_quam._network.cut.chain import Chain
 from sklearn_quam._network.inputs.rows import Inputs
 from sklearn_quam._network.limits import short_passes
 from sklearn_quam._search.natural import arguments

@@ -11,13 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from ...exceptions import NetworkError
-from ..first_run import cannot_process
 from ..inputs.rows import Inputs, Rows
 from ..likelihood import Likelihood
 from ..outputs import NetworkErrors
 from ..predictions import Prediction
-from ..reference import predict_batch
-from .chained import cut_before_chain
+from ..reference import cannot_process, predict_batch
+from .chain import cut_before_chain
 from .replayed import NothingToCutError, Poison, cut_before_modules
 from .running import Pick
 

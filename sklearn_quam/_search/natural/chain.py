@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..._curvature.influence import with_constant
 from ..._curvature.preconditioner import LayerInverse
-from ..._network.chain import Chain
+from ..._network.cut.chain import Chain
 from ..._network.free import Free
 from ..._network.limits import accumulation_dtype, slices
 from ..._network.predictions import Prediction

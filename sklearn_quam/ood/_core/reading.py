@@ -17,12 +17,11 @@ from torch import Tensor, nn
 from ..._messages import shown
 from ..._network.adapters import Network, is_pretrained, read_network, split_pipeline
 from ..._network.cut.layers import execution_order, last_module, layers_in_order
-from ..._network.first_run import cannot_process
 from ..._network.inputs.rows import Inputs, StoredRows, from_tensor
 from ..._network.likelihood import as_columns
 from ..._network.limits import batches
 from ..._network.outputs import InvalidOutputError, NetworkErrors
-from ..._network.reference import ReferenceModel
+from ..._network.reference import ReferenceModel, cannot_process
 from ..._posterior.training_range import InputRange
 
 PENULTIMATE, INPUT = "penultimate", "input"

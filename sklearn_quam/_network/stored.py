@@ -12,11 +12,10 @@ import torch
 from sklearn.pipeline import Pipeline
 from torch import Tensor, nn
 
-from ..._storing.schema import Instead
-from ...exceptions import UnreadableFileError
-from ..wrapped import InOwnPrecision, TakesNamed, in_target_units
-from .networks import Network, read_network
-from .opened import is_pretrained, split_pipeline, target_scale
+from .._storing.schema import Instead
+from ..exceptions import UnreadableFileError
+from .adapters import Network, is_pretrained, read_network, split_pipeline, target_scale
+from .wrapped import InOwnPrecision, TakesNamed, in_target_units
 
 _PLAIN = (bool, int, float, str, type(None))
 _DTYPES = (
