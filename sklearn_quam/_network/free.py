@@ -143,10 +143,7 @@ class FreeNetwork:
 
 
 def free_network(
-    reference: ReferenceModel,
-    parameters: Any,
-    inputs: Inputs | StoredRows,
-    seed: int,
+    reference: ReferenceModel, parameters: Any, inputs: Inputs | StoredRows, seed: int
 ) -> FreeNetwork:
     """Return the given network as a function of the parameters that a user names."""
     module, probe = reference.module, probe_rows(inputs)
@@ -161,10 +158,7 @@ def free_network(
 
 
 def _cut(
-    module: nn.Module,
-    free: FreeParameters,
-    likelihood: Likelihood,
-    probe: Inputs,
+    module: nn.Module, free: FreeParameters, likelihood: Likelihood, probe: Inputs
 ) -> FreeNetwork:
     """Cut a network where its free parameters begin."""
     output = likelihood.output

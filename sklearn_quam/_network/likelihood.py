@@ -13,13 +13,7 @@ from torch.nn.functional import logsigmoid, one_hot
 from .outputs import InvalidOutputError, first, picked
 from .predictions import Categorical, Gaussian
 
-CLASSIFIER_LINKS = (
-    "logits",
-    "log_probabilities",
-    "probabilities",
-    "binary_logit",
-    "probability",
-)
+CLASSIFIER_LINKS = ("logits", "log_probabilities", "probabilities", "binary_logit", "probability")
 REGRESSOR_LINKS = ("mean", "mean_variance", "mean_log_variance")
 
 # How far probabilities may be from summing to one: rounding in half precision stays below.

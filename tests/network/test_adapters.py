@@ -5,7 +5,6 @@ import pytest
 import torch
 from sklearn.base import clone
 from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
-from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import (
     LinearRegression,
     LogisticRegression,
@@ -15,12 +14,11 @@ from sklearn.linear_model import (
 )
 from sklearn.model_selection import GridSearchCV
 from sklearn.neural_network import MLPClassifier, MLPRegressor
-from sklearn.pipeline import make_pipeline
 from skorch import NeuralNetBinaryClassifier, NeuralNetClassifier, NeuralNetRegressor
 from torch import nn
 
 from sklearn_quam import ReferenceClassifier, ReferenceRegressor
-from sklearn_quam._network.adapters import is_torch, read_network
+from sklearn_quam._network.adapters import read_network
 
 from ..networks import (
     BINARY,
@@ -35,7 +33,6 @@ from ..networks import (
     X64,
     X64_NEW,
     X_NEW,
-    Dense,
     GaussianLossOfTuple,
     GaussianNet,
     LogProbabilityNet,
@@ -80,20 +77,10 @@ def test_skorch_classifier(net):
     np.testing.assert_array_equal(est.classes_, [0, 1, 2])
 
 
-@pytest.mark.parametrize("link", [None, "log_probabilities"])
-def test_skorch_classifier_with_log_probabilities_and_its_own_loss(link):
-    net = fitted(LogProbabilityNet(dense(3, nn.LogSoftmax(dim=1)), **QUIET))
-    est = ReferenceClassifier(net, link=link).fit(X, LABELS)
-    np.testing.assert_allclose(est.predict_proba(X_NEW), np.exp(net.predict_proba(X_NEW)), 1e-5)
-
-
 @pytest.mark.parametrize("threshold", [0.5, 0.8])
 @pytest.mark.parametrize(
     ("after", "criterion"),
-    [
-        ([], nn.BCEWithLogitsLoss),
-        ([nn.Sigmoid(), nn.Flatten(0)], nn.BCELoss),
-    ],
+    [([], nn.BCEWithLogitsLoss), ([nn.Sigmoid(), nn.Flatten(0)], nn.BCELoss)],
     ids=["logit (n, 1)", "probability (n,)"],
 )
 def test_skorch_binary_classifier(after, criterion, threshold):
@@ -133,31 +120,6 @@ def test_skorch_regressor_with_mean_and_variance(net, n_out):
     np.testing.assert_allclose(est.predict_uncertainty(X_NEW).total, variance, 1e-5)
 
 
-def test_skorch_classifier_takes_the_first_of_several_outputs():
-    class WithFeatures(Dense):
-        def forward(self, x):
-            hidden = self.layers[:-1](x)
-            return self.layers[-1](hidden), hidden
-
-    net = WithFeatures()
-    est = ReferenceClassifier(net).fit(X, LABELS)
-    expected = torch.softmax(evaluate(net, X_NEW)[0], dim=1)
-    np.testing.assert_allclose(est.predict_proba(X_NEW), expected, 1e-5)
-
-
-def test_nonlinearity_of_its_own_needs_a_link():
-    net = NeuralNetClassifier(
-        dense(),
-        criterion=nn.CrossEntropyLoss,
-        predict_nonlinearity=lambda output: torch.softmax(output, dim=1),
-        **QUIET,
-    )
-    net = fitted(net)
-    with pytest.raises(ValueError, match=r"predict_nonlinearity of its own\. Pass link="):
-        ReferenceClassifier(net).fit(X, LABELS)
-    assert_same(ReferenceClassifier(net, link="logits").fit(X, LABELS), net)
-
-
 @pytest.mark.parametrize(
     ("net", "y", "wrapper", "link", "implied"),
     [
@@ -177,12 +139,6 @@ def test_link_that_contradicts_the_criterion_is_refused(net, y, wrapper, link, i
     net = fitted(net(), X, y)
     with pytest.raises(ValueError, match=f"link='{link}' contradicts .* means '{implied}'"):
         wrapper(net, link=link).fit(X, y)
-
-
-def test_logits_under_the_negative_log_likelihood_are_refused():
-    net = NeuralNetClassifier(dense(), **QUIET).initialize()
-    with pytest.raises(ValueError, match=r"not probabilities .* NLLLoss .*CrossEntropyLoss"):
-        ReferenceClassifier(net).fit(X, LABELS)
 
 
 def test_loss_that_says_nothing_asks_for_the_link():
@@ -211,21 +167,6 @@ def test_module_as_classifier(link, after, to_probabilities):
     np.testing.assert_array_equal(est.predict(X_NEW), expected.argmax(axis=1))
 
 
-@pytest.mark.parametrize("flat", [False, True])
-@pytest.mark.parametrize("link", ["binary_logit", "probability"])
-def test_module_with_one_column_as_classifier(link, flat):
-    module = dense(1)
-    if link == "probability":
-        module.append(nn.Sigmoid())
-    expected = evaluate(module, X_NEW)[:, 0]
-    if link == "binary_logit":
-        expected = torch.sigmoid(expected)
-    if flat:
-        module.append(nn.Flatten(0))
-    est = ReferenceClassifier(module, link=link).fit(X, BINARY)
-    np.testing.assert_allclose(est.predict_proba(X_NEW)[:, 1], expected, 1e-5)
-
-
 @pytest.mark.parametrize("link", [None, "mean"])
 @pytest.mark.parametrize(
     ("module", "y"),
@@ -243,23 +184,6 @@ def test_module_as_regressor(module, y, link):
     assert est.predict(X_NEW).shape == X_NEW.shape[:1] + y.shape[1:]
     expected = evaluate(module, X_NEW).numpy().reshape(len(X_NEW), -1)
     np.testing.assert_allclose(predictions(est), expected, 1e-5, 1e-6)
-
-
-@pytest.mark.parametrize(("shape", "n_out"), [("tuple", 1), ("halves", 2)])
-@pytest.mark.parametrize("link", ["mean_variance", "mean_log_variance"])
-def test_module_that_predicts_variances(link, shape, n_out):
-    class Parts(MeanAndVariance):
-        def forward(self, x):
-            mean, variance = super().forward(x)
-            parts = (mean, variance if link == "mean_variance" else variance.log())
-            return parts if shape == "tuple" else torch.cat(parts, dim=1)
-
-    module, y = Parts(n_out), TWO_TARGETS[:, :n_out]
-    est = ReferenceRegressor(module, link=link, measure="variance").fit(X, y)
-    with torch.no_grad():
-        mean, variance = MeanAndVariance.forward(module, torch.tensor(X_NEW))
-    np.testing.assert_allclose(est.predict(X_NEW), mean, 1e-5, 1e-6)
-    np.testing.assert_allclose(est.predict_uncertainty(X_NEW).total, variance.sum(axis=1), 1e-5)
 
 
 # -- scikit-learn --------------------------------------------------------------------------
@@ -373,13 +297,6 @@ def test_unsuitable_estimator_is_refused(wrapper, net, message):
             wrapper(one).fit(X, LABELS)
 
 
-def test_skorch_regressor_is_refused_as_classifier():
-    net = fitted(REGRESSORS["skorch"](), X, COLUMN)
-    for one in (net, clone(net)):
-        with pytest.raises(TypeError, match="NeuralNetRegressor is a regressor"):
-            ReferenceClassifier(one).fit(X, WORDS[LABELS])
-
-
 # -- classes -------------------------------------------------------------------------------
 
 
@@ -391,17 +308,6 @@ def test_classes_named_by_a_given_net_are_its_columns():
     np.testing.assert_array_equal(est.predict(X_NEW), WORDS[order][net.predict(X_NEW)])
     expected = -np.log(net.predict_proba(X)[np.arange(len(X)), column]).mean()
     assert est.reference_loss_ == pytest.approx(expected, rel=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("kind", "dtype"),
-    [("module", bool), ("module", float), ("skorch", np.int8), ("skorch", str)],
-)
-def test_predicted_labels_have_the_type_of_y(kind, dtype):
-    net = NeuralNetBinaryClassifier(dense(1), **QUIET).initialize()
-    est = ReferenceClassifier(net if kind == "skorch" else net.module_, link="binary_logit")
-    y = BINARY.astype(dtype)
-    assert est.fit(X, y).predict(X).dtype == y.dtype
 
 
 @pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.MissingClassesWarning")
@@ -434,15 +340,3 @@ def test_labels_unknown_to_a_scikit_learn_network_are_refused(kind):
     net = fitted(CLASSIFIERS[kind](), X, WORDS[LABELS])
     with pytest.raises(ValueError, match=r"y has 3 classes: .*'yak', but .* trained with .*'owl'"):
         ReferenceClassifier(net).fit(X, np.array(["cat", "dog", "yak"])[LABELS])
-
-
-def test_mismatch_of_outputs_and_targets_names_both():
-    with pytest.raises(ValueError, match=r"predicts 3 value\(s\) a row, but y has 2"):
-        ReferenceRegressor(dense(3)).fit(X, TWO_TARGETS)
-
-
-@pytest.mark.parametrize("wrap", [FrozenEstimator, make_pipeline, lambda net: net])
-def test_only_networks_of_torch_take_any_number_of_dimensions(wrap):
-    assert is_torch(wrap(CLASSIFIERS["skorch"]()))
-    assert is_torch(wrap(dense()))
-    assert not is_torch(wrap(CLASSIFIERS["mlp"]()))

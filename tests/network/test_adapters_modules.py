@@ -1,6 +1,5 @@
 """Networks of any architecture: taken as they are, or refused with a reason; never changed."""
 
-import contextlib
 import copy
 
 import joblib
@@ -14,27 +13,21 @@ from sklearn.preprocessing import StandardScaler
 from torch import nn
 from torch.nn.utils import parametrizations
 
-from sklearn_quam import QUAMClassifier, ReferenceClassifier, ReferenceRegressor
+from sklearn_quam import ReferenceClassifier, ReferenceRegressor
 from sklearn_quam._network.adapters import copy_module
-from sklearn_quam._network.outputs import InvalidOutputError
 
 from ..networks import (
-    BINARY,
     IMAGES,
     LABELS,
     SEQUENCES,
     TARGET,
-    TOKENS,
-    TWO_TARGETS,
     X_NEW,
     AlwaysRandom,
     Apply,
     Attention,
     Dense,
-    MeanAndVariance,
     Recurrent,
     Residual,
-    Tokens,
     X,
     dense,
     each_model,
@@ -77,10 +70,6 @@ ARCHITECTURES = {
         X,
     ),
     "dropout": (lambda: dense(8, nn.Dropout(0.5), nn.Linear(8, 3)), X),
-    "convolution": (
-        lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3)),
-        IMAGES,
-    ),
     "convolution, batch norm, pooling": (
         lambda: trained_statistics(
             nn.Sequential(
@@ -97,15 +86,9 @@ ARCHITECTURES = {
         IMAGES,
     ),
     "LSTM, last state": (lambda: Recurrent(nn.LSTM, last="state", batch_first=True), SEQUENCES),
-    "GRU": (lambda: Recurrent(nn.GRU, batch_first=True, num_layers=2, dropout=0.3), SEQUENCES),
     "attention": (lambda: Attention(), SEQUENCES),
-    "embedding": (lambda: Tokens(), TOKENS),
     "tied weights, unused parameter": (lambda: Residual(), X),
     "data parallel": (lambda: nn.DataParallel(dense()), X),
-    "weight norm": (
-        lambda: dense(8, nn.ReLU(), parametrizations.weight_norm(nn.Linear(8, 3))),
-        X,
-    ),
     "spectral norm": (
         lambda: trained_statistics(dense(8, parametrizations.spectral_norm(nn.Linear(8, 3))), X),
         X,
@@ -146,13 +129,6 @@ def test_compiled_module_is_opened():
     np.testing.assert_allclose(est.predict_proba(X), probabilities(module, X), 1e-5)
 
 
-def test_whole_numbers_are_features_to_networks_without_embeddings():
-    module, counts = dense(), TOKENS[:, :4]
-    est = ReferenceClassifier(module).fit(counts, LABELS)
-    expected = probabilities(module, counts.astype(np.float32))
-    np.testing.assert_allclose(est.predict_proba(counts), expected, 1e-5)
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("make", [Residual, lambda: Dense().train()])
 def test_half_precision_is_widened_exactly(make, dtype):
@@ -163,20 +139,6 @@ def test_half_precision_is_widened_exactly(make, dtype):
     own = probabilities(module, X_NEW)
     np.testing.assert_allclose(est.predict_proba(X_NEW), own, atol=8 * torch.finfo(dtype).eps)
     assert all(p.dtype == dtype for p in module.parameters())
-
-
-def test_widened_copy_keeps_its_tied_weights():
-    duplicate = copy_module(Residual().half())
-    assert duplicate.first.weight is duplicate.second.weight
-    assert duplicate.first.weight.dtype == torch.float32
-
-
-def test_double_precision_is_kept():
-    module = dense().double()
-    est = ReferenceClassifier(module).fit(X, LABELS)
-    with torch.no_grad():
-        expected = torch.softmax(module(torch.tensor(X_NEW).double()), dim=1)
-    np.testing.assert_allclose(est.predict_proba(X_NEW), expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("wrapper", [ReferenceClassifier, ReferenceRegressor])
@@ -190,15 +152,6 @@ def test_network_stays_on_its_device(device, wrapper):
     assert est.predict_uncertainty(X_NEW).total.shape == X_NEW.shape[:1]
     assert {p.device.type for p in module.parameters()} == {device}
     assert {p.device.type for p in est._fitted.reference.module.parameters()} == {device}
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_device_moves_the_copy_only(device):
-    module = dense()
-    est = ReferenceClassifier(module, device=device).fit(X, LABELS)
-    np.testing.assert_allclose(est.predict_proba(X_NEW), probabilities(module, X_NEW), 1e-3, 1e-4)
-    assert {p.device.type for p in est._fitted.reference.module.parameters()} == {device}
-    assert {p.device.type for p in module.parameters()} == {"cpu"}
 
 
 # -- refused -------------------------------------------------------------------------------
@@ -261,96 +214,6 @@ def test_module_that_cannot_be_copied_is_refused_with_the_reason():
     module = nn.Sequential(torch.nn.utils.weight_norm(nn.Linear(4, 3)))
     with pytest.raises(ValueError, match=r"cannot be copied .*parametrizations"):
         ReferenceClassifier(module).fit(X, LABELS)
-
-
-@pytest.mark.parametrize(
-    ("module", "link", "message"),
-    [
-        (lambda: dense(1), None, "single column, but link='logits'.*link='binary_logit'"),
-        (lambda: dense(1), "log_probabilities", "single column, but link='log_probabilities'"),
-        (lambda: dense(2), "binary_logit", "2 columns, but link='binary_logit' means one"),
-        (lambda: dense(2), "probabilities", "not probabilities.*Pass link='logits'"),
-        (lambda: dense(1), "probabilities", "single column.*link='binary_logit'"),
-        (lambda: dense(1, nn.Sigmoid()), None, "single column.*link='probability' if it is the pr"),
-        (lambda: dense(1, nn.Sigmoid()), "probabilities", "single column.*link='probability'"),
-        (lambda: dense(1), "probability", "not between 0 and 1.*link='binary_logit'"),
-        (lambda: dense(2), "probability", "2 columns, but link='probability' means one"),
-        (lambda: dense(2), "log_probabilities", "not log-probabilities.*Pass link='logits'"),
-        (
-            lambda: dense(2, nn.Softmax(dim=1)),
-            "log_probabilities",
-            "not log-probabilities.*link='probabilities' behind a softmax",
-        ),
-    ],
-)
-def test_link_that_does_not_suit_a_classifier_is_refused(module, link, message):
-    with pytest.raises(ValueError, match=message):
-        ReferenceClassifier(module(), link=link).fit(X, BINARY)
-
-
-@pytest.mark.parametrize(
-    ("module", "link", "message"),
-    [
-        (MeanAndVariance, "mean", "returns 2 outputs, but link='mean' means one"),
-        (lambda: dense(3), "mean_variance", "3 columns, which cannot be halved"),
-        (lambda: dense(2), "mean_variance", "not positive.*link='mean_log_variance'"),
-        (
-            lambda: nn.Sequential(dense(2), Apply(lambda z: (z, z[:, :1].exp()))),
-            "mean_variance",
-            "the same shape",
-        ),
-        (
-            lambda: nn.Sequential(dense(2), Apply(lambda z: (z,))),
-            "mean_variance",
-            "one output, but its link means mean and variance",
-        ),
-        (
-            lambda: nn.Sequential(dense(2), Apply(lambda z: {"mean": z, "y": z})),
-            "mean_variance",
-            "several outputs",
-        ),
-        (
-            lambda: nn.Sequential(dense(2), Apply(lambda z: {"mean": z, "y": z})),
-            None,
-            "several outputs",
-        ),
-        (with_nan, None, "NaN or infinite"),
-        (lambda: nn.Sequential(dense(2), Apply(lambda z: z[:, :, None])), None, "Flatten or pool"),
-        (AlwaysRandom, None, "different outputs for the same rows"),
-    ],
-)
-def test_link_or_output_that_does_not_suit_a_regressor_is_refused(module, link, message):
-    with pytest.raises(ValueError, match=message):
-        ReferenceRegressor(module(), link=link).fit(X, TARGET)
-
-
-def test_link_of_the_other_task_is_refused():
-    with pytest.raises(ValueError, match="link"):
-        ReferenceClassifier(dense(), link="mean").fit(X, LABELS)
-    with pytest.raises(ValueError, match="link"):
-        ReferenceRegressor(dense(1), link="logits").fit(X, TARGET)
-
-
-@pytest.mark.parametrize(
-    ("wrapper", "n_out", "link", "y"),
-    [
-        (ReferenceRegressor, 1, "mean", TARGET),
-        (ReferenceRegressor, 2, "mean", TWO_TARGETS),
-        (ReferenceClassifier, 1, "binary_logit", BINARY),
-        (ReferenceClassifier, 3, "logits", LABELS),
-    ],
-)
-def test_module_that_squeezes_a_single_row_is_understood_or_refused(wrapper, n_out, link, y):
-    module = nn.Sequential(dense(n_out), Apply(torch.squeeze))
-    with contextlib.suppress(InvalidOutputError):
-        est = wrapper(module, link=link).fit(X, y)
-        np.testing.assert_allclose(predictions(est, X[:1]), predictions(est, X)[:1], 1e-5)
-
-
-def test_values_beyond_the_networks_precision_are_refused():
-    est = ReferenceClassifier(dense()).fit(X, LABELS)
-    with pytest.raises(ValueError, match=r"too large for the network's torch\.float32"):
-        est.predict(np.full((2, 4), 1e300))
 
 
 # -- never changed -------------------------------------------------------------------------
@@ -438,12 +301,3 @@ def test_changing_the_estimator_changes_nothing_later(make, wrapper, y):
         for weight in getattr(net, "coefs_", None) or [net.coef_]:
             weight += 1
     np.testing.assert_array_equal(predictions(est), before)
-
-
-def test_changing_the_training_data_changes_nothing_later():
-    data = X.copy()
-    est = QUAMClassifier(dense(), parameters="all").fit(data, LABELS)
-    training = est._fitted.models.problem.training
-    before = training.rows[0].clone()
-    data += 1
-    assert torch.equal(training.rows[0], before)

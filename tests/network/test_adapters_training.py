@@ -4,23 +4,19 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from scipy.sparse import csr_matrix
 from sklearn import config_context
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
 from sklearn.exceptions import NotFittedError
 from sklearn.frozen import FrozenEstimator
 from sklearn.impute import SimpleImputer
-from sklearn.linear_model import (
-    LogisticRegression,
-)
+from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
-from skorch import NeuralNetBinaryClassifier, NeuralNetClassifier, NeuralNetRegressor
-from torch import nn
+from skorch import NeuralNetBinaryClassifier, NeuralNetRegressor
 
-from sklearn_quam import DeepEnsembleRegressor, ReferenceClassifier, ReferenceRegressor
+from sklearn_quam import ReferenceClassifier, ReferenceRegressor
 from sklearn_quam._network.adapters import is_pretrained
 
 from ..networks import (
@@ -37,7 +33,6 @@ from ..networks import (
     X64_NEW,
     X_NEW,
     Dense,
-    Tokens,
     X,
     assert_same,
     each_model,
@@ -115,28 +110,9 @@ def test_scaler_before_a_frozen_network_is_fitted(make, wrapper, y):
     assert est.estimator_[-1].estimator is net
 
 
-@pytest.mark.parametrize("inner_is_fitted", [True, False])
-def test_scaler_before_a_pipeline_with_a_frozen_network_is_fitted(inner_is_fitted):
-    net = LogisticRegression().fit(X, LABELS)
-    inner = make_pipeline(StandardScaler(), FrozenEstimator(net))
-    if inner_is_fitted:
-        inner.fit(X, LABELS)
-    pipe = make_pipeline(StandardScaler(), inner)
-    est = ReferenceClassifier(pipe).fit(X, LABELS)
-    assert_same(est, clone(pipe).fit(X, LABELS))
-
-
 def test_frozen_estimator_that_is_not_fitted_is_reported():
     with pytest.raises(NotFittedError, match="not fitted"):
         ReferenceClassifier(FrozenEstimator(MLPClassifier())).fit(X, LABELS)
-
-
-def test_changing_the_users_scaler_changes_nothing_later():
-    pipe = make_pipeline(StandardScaler(), LogisticRegression()).fit(X, LABELS)
-    est = ReferenceClassifier(pipe).fit(X, LABELS)
-    before = predictions(est)
-    pipe[0].fit(X * 10 + 1)
-    np.testing.assert_array_equal(predictions(est), before)
 
 
 # -- training ------------------------------------------------------------------------------
@@ -172,39 +148,12 @@ def test_random_state_makes_skorch_training_reproducible(in_pipeline):
     assert np.abs(train(1) - first).max() > 1e-3
 
 
-def test_random_state_reaches_the_scikit_learn_network():
-    def train(**options):
-        est = ReferenceClassifier(MLPClassifier((8,), max_iter=5, **options), random_state=0)
-        return fitted(est).estimator_
-
-    np.testing.assert_array_equal(train().coefs_[0], train().coefs_[0])
-    assert train(random_state=3).random_state == 3
-
-
-@pytest.mark.parametrize("is_fitted", [True, False], ids=["fitted", "unfitted"])
-@few_models
-def test_global_random_states_stay_as_they_are(make, wrapper, y, is_fitted):
-    net = make()
-    net = fitted(net, X, y) if is_fitted else net
-    states = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
-    fitted(wrapper(net, random_state=0), X, y).predict_uncertainty(X_NEW)
-    assert torch.equal(torch.get_rng_state(), states[0])
-    np.testing.assert_array_equal(np.random.get_state()[1], states[1])  # noqa: NPY002
-
-
 @pytest.mark.parametrize("kind", [list, pd.DataFrame, torch.tensor, np.float64])
 def test_skorch_net_is_trained_on_any_kind_of_table(kind):
     est = ReferenceClassifier(CLASSIFIERS["skorch"](), random_state=0)
     expected = clone(est).fit(X, LABELS).predict_proba(X_NEW)
     data = X.astype(kind) if kind in (np.float32, np.float64) else kind(X)
     np.testing.assert_allclose(est.fit(data, LABELS).predict_proba(np.array(X_NEW)), expected, 1e-5)
-
-
-def test_skorch_net_of_tokens_is_trained_on_whole_numbers():
-    net = NeuralNetClassifier(Tokens, criterion=nn.CrossEntropyLoss, **QUIET)
-    tokens = (np.abs(X) * 4).astype(int) % 9
-    est = ReferenceClassifier(net, random_state=0).fit(tokens, LABELS)
-    assert_same(est, est.estimator_, tokens)
 
 
 @pytest.mark.parametrize(
@@ -224,16 +173,6 @@ def test_skorch_net_is_trained_on_labels_of_any_kind(net, y):
     np.testing.assert_allclose(est.predict_proba(X), proba, 1e-5, 1e-6)
     expected = -np.log(proba[np.arange(len(X)), encoded]).mean()
     assert est.reference_loss_ == pytest.approx(expected, rel=1e-4)
-
-
-@pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.MissingClassesWarning")
-def test_label_missing_from_training_data_does_not_shift_the_columns_of_the_others():
-    seen = LABELS != 1
-    data, y = X[seen], LABELS[seen]
-    net = CLASSIFIERS["skorch"]().set_params(max_epochs=40)
-    assert fitted(clone(net), data, y).score(data, y) > 0.9
-    est = ReferenceClassifier(net, random_state=0).fit(data, y)
-    assert est.score(data, y) > 0.9
 
 
 @pytest.mark.parametrize("y", [TARGET, COLUMN, TWO_TARGETS], ids=["one", "a column", "two"])
@@ -265,17 +204,6 @@ def test_the_default_network_takes_columns_of_any_unit(kind):
     rows, y = X64[:, :4], LABELS if kind is ReferenceClassifier else TARGET
     est = kind(random_state=0).fit(UNITS * (rows + 10), y)
     assert est.score(UNITS * (rows + 10), y) > 0.95
-
-
-def test_the_default_network_checks_rows_like_others():
-    est = DeepEnsembleRegressor(n_estimators=2, random_state=0)
-    dense = est.fit(X64, TARGET, X_val=X64, y_val=TARGET).predict(X64)
-    sparse = est.fit(csr_matrix(X64), TARGET, X_val=csr_matrix(X64), y_val=TARGET)
-    np.testing.assert_allclose(sparse.predict(csr_matrix(X64)), dense)
-    with pytest.raises(ValueError, match="Input X contains NaN"):
-        est.predict(np.where(X64 > 0, X64, np.nan))
-    with pytest.raises(ValueError, match="X has one dimension"):
-        est.predict(X64[0])
 
 
 @pytest.mark.parametrize("routing", [False, True])

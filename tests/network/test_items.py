@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
-from sklearn_quam import QUAMClassifier, ReferenceClassifier, ReferenceRegressor
+from sklearn_quam import QUAMClassifier, ReferenceClassifier
 
 from ..hugging_face import WORDS, Pads, Stream, Table, TextClassifier, Tokens, texts, trained
-from ..networks import LABELS, X_NEW, X, dense
+from ..networks import LABELS, X, dense
 
 PARTS, Y = texts()
 # As a tokenizer returns them without padding.
@@ -76,11 +76,6 @@ def test_items_bring_their_targets_by_name(kind, network, expected):
     np.testing.assert_allclose(by_hand.predict_uncertainty(PARTS), expected[1], **tolerance)
 
 
-def test_inputs_in_another_order(expected):
-    table = Table({"attention_mask": PARTS["attention_mask"], "input_ids": PARTS["input_ids"]})
-    np.testing.assert_allclose(expected[0].predict_uncertainty(table), expected[1], rtol=1e-5)
-
-
 @pytest.mark.parametrize("kind", [dict, Tokens])
 def test_what_a_tokenizer_returns(kind, network, expected):
     as_lists = kind({name: part.tolist() for name, part in PARTS.items()})
@@ -98,11 +93,6 @@ def test_targets_among_the_inputs(name, network, expected):
         expected[0].predict({**PARTS, name: Y})
 
 
-def test_splits_are_no_rows(network):
-    with pytest.raises(ValueError, match=r"several data sets: pass one of them, X\['train'\]"):
-        fitted(network, {"train": TABLE, "test": TABLE}, None)
-
-
 # -- names of classes ----------------------------------------------------------------------
 
 
@@ -115,13 +105,6 @@ def test_columns_have_the_names_of_the_configuration(some, network, expected):
     proba = expected[0].predict_proba(PARTS)
     np.testing.assert_allclose(est.predict_proba(PARTS), proba, rtol=1e-5)
     np.testing.assert_array_equal(est.predict(PARTS), WORDS[proba.argmax(axis=1)])
-
-
-def test_names_of_others_do_not_matter():
-    named = trained(TextClassifier(["LABEL_0", "LABEL_1", "LABEL_2"]), PARTS, Y, n_epochs=1)
-    for y in (Y, np.array(["a", "b", "c"])[Y]):
-        est = ReferenceClassifier(named).fit(PARTS, y)
-        np.testing.assert_array_equal(est.classes_, np.unique(y))
 
 
 class Folder(Dataset):
@@ -149,14 +132,6 @@ def test_names_of_folders_are_classes(kind, network):
     np.testing.assert_array_equal(est.classes_, WORDS)
     numbers = ReferenceClassifier(module).fit(*plain).predict(data)
     np.testing.assert_array_equal(est.predict(data), WORDS[numbers])
-
-
-def test_other_uses_of_names():
-    """Regressors take numbers as they are, and so does who passes them as y."""
-    est = ReferenceClassifier(dense()).fit(Folder(), LABELS)
-    np.testing.assert_array_equal(est.classes_, [0, 1, 2])
-    values = ReferenceRegressor(dense(1)).fit(Folder(), None)
-    assert values.predict(X_NEW).dtype.kind == "f"
 
 
 # -- refused -------------------------------------------------------------------------------
@@ -194,11 +169,3 @@ def test_paths(path):
     est = ReferenceClassifier(dense()).fit(X, LABELS)
     with pytest.raises(ValueError, match="paths such as"):
         est.predict([path])
-
-
-@pytest.mark.filterwarnings("ignore:X does not have valid feature names")
-def test_frames_of_polars():
-    polars = pytest.importorskip("polars")
-    est = ReferenceClassifier(dense()).fit(polars.DataFrame(X), LABELS)
-    found = est.predict_proba(polars.DataFrame(X_NEW))
-    np.testing.assert_array_equal(found, est.predict_proba(X_NEW))

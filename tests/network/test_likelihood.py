@@ -60,24 +60,6 @@ def test_extreme_logits_keep_exact_log_probabilities():
     assert_close(CategoricalLikelihood("logits").prediction(scores).log_proba, scores)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_probabilities_of_exactly_zero_stay_finite(dtype):
-    output = torch.tensor([[1.0, 0.0], [0.25, 0.75]], dtype=dtype)
-    prediction = CategoricalLikelihood("probabilities").prediction(output)
-    smallest = math.log(torch.finfo(dtype).tiny)
-    expected = torch.tensor([[0.0, smallest], [math.log(0.25), math.log(0.75)]], dtype=dtype)
-    assert_close(prediction.log_proba, expected, rtol=1e-6)
-
-
-def test_one_dimensional_and_tuple_outputs_are_read_as_columns():
-    logit = normal(5)
-    likelihood = CategoricalLikelihood("binary_logit")
-    expected = likelihood.prediction(logit[:, None]).log_proba
-    assert expected.shape == (5, 2)
-    assert_close(likelihood.prediction(logit).log_proba, expected)
-    assert_close(likelihood.prediction((logit, "hidden state")).log_proba, expected)
-
-
 @LEADING
 def test_categorical_loss_is_cross_entropy(leading):
     logits = normal(*leading, 6, 4, scale=3.0)
@@ -99,16 +81,6 @@ def test_mean_and_variance_are_read_from_both_forms(link, form, leading):
     prediction = GaussianLikelihood(link).prediction(output)
     assert_close(prediction.mean, mean)
     assert_close(prediction.variance, log_variance.exp())
-
-
-@LEADING
-@pytest.mark.parametrize("noise", [None, torch.tensor([0.5, 4.0])], ids=["unit", "estimated"])
-def test_a_mean_gets_the_noise_variance_of_its_output(noise, leading):
-    mean = normal(*leading, 6, 2)
-    prediction = GaussianLikelihood("mean", noise).prediction(mean)
-    expected = torch.ones(2) if noise is None else noise
-    assert_close(prediction.mean, mean)
-    assert_close(prediction.variance, expected.double().expand(*leading, 6, 2))
 
 
 @LEADING
@@ -159,13 +131,6 @@ def test_fitting_output_passes_the_check(likelihood, output):
     prediction = likelihood.prediction(output)
     assert prediction.n_outputs == likelihood.n_outputs(output)
     assert len(prediction) == len(output[0] if isinstance(output, tuple) else output)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_probabilities_pass_the_check(dtype):
-    proba = normal(20, 100, scale=3.0).softmax(-1)
-    CategoricalLikelihood("probabilities").check(proba.to(dtype))
-    CategoricalLikelihood("log_probabilities").check(proba.log().to(dtype))
 
 
 @pytest.mark.parametrize(

@@ -51,10 +51,6 @@ def assert_same(actual, expected):
         assert torch.equal(first, second)
 
 
-def by_parts(prediction, function):
-    return type(prediction)(*(function(part) for part in prediction.parts))
-
-
 # -- information -------------------------------------------------------------------------------
 
 
@@ -79,14 +75,6 @@ def test_entropies_and_divergences_are_those_of_torch(kind, leading, n_outputs, 
     assert_close(first.expected(), in_torch(first).probs if kind == "categorical" else first.mean)
 
 
-@each_kind
-def test_a_prediction_is_compared_with_many(kind):
-    """Those without further axes are compared with each of the others."""
-    one, many = predicted(kind, 4, 3), predicted(kind, 5, 4, 3, seed=1)
-    assert_close(one.kl(many), torch.stack([one.kl(other) for other in many]))
-    assert_close(many.kl(one), torch.stack([other.kl(one) for other in many]))
-
-
 def test_classes_without_probability_count_for_nothing():
     certain = Categorical(torch.tensor([0.0, -math.inf], dtype=torch.float64))
     even = Categorical(torch.full((2,), -math.log(2), dtype=torch.float64))
@@ -94,38 +82,6 @@ def test_classes_without_probability_count_for_nothing():
     assert_close(certain.kl(even), torch.tensor(math.log(2), dtype=torch.float64))
     assert certain.kl(certain) == 0
     assert even.kl(certain) == math.inf
-
-
-def test_probabilities_that_underflow_have_finite_divergences():
-    tiny = Categorical(torch.tensor([0.0, -300.0, -30000.0]))
-    other = Categorical(torch.tensor([0.0, -200.0, -100.0]))
-    for value in (tiny.entropy(), tiny.kl(other), other.kl(tiny)):
-        assert torch.isfinite(value)
-        assert value >= 0
-
-
-@each_kind
-def test_gradients_are_those_of_torch(kind):
-    first, second = predicted(kind, 3, 4), predicted(kind, 3, 4, seed=1)
-    for prediction in (first, second):
-        for part in prediction.parts:
-            part.requires_grad_()
-    leaves = [*first.parts, *second.parts]
-    ours = first.kl(second).sum() + first.entropy().sum()
-    torchs = (
-        distributions.kl_divergence(in_torch(first), in_torch(second)).sum()
-        + in_torch(first).entropy().sum()
-    )
-    found, expected = (torch.autograd.grad(total, leaves) for total in (ours, torchs))
-    if kind == "categorical":
-        # torch normalises: only directions that keep the sum of probabilities have a meaning.
-        proba = [torch.exp(part.detach()) for part in leaves]
-        found, expected = (
-            [g - p * g.sum(dim=-1, keepdim=True) for g, p in zip(gradients, proba, strict=True)]
-            for gradients in (found, expected)
-        )
-    for a, b in zip(found, expected, strict=True):
-        assert_close(a, b)
 
 
 # -- arrays ------------------------------------------------------------------------------------
@@ -142,49 +98,10 @@ def test_arrays_of_probabilities_sum_to_one_in_double_precision():
 
 # -- rows --------------------------------------------------------------------------------------
 
-INDICES = [
-    -1,
-    slice(None, None, 2),
-    [3, 0, 0],
-    torch.tensor([True, False, True, False]),
-    (slice(None), 1),
-    (torch.tensor([0, 2]), torch.tensor([1, 2])),
-]
-
-
-@each_kind
-@pytest.mark.parametrize("index", INDICES, ids=str)
-def test_an_index_picks_from_every_part(kind, index):
-    prediction = predicted(kind, 4, 3, 2)
-    assert_same(prediction[index], by_parts(prediction, lambda part: part[index]))
-
-
-@settings(max_examples=15, deadline=None)
-@given(st.sampled_from(KINDS), shapes, st.lists(st.integers(1, 4), min_size=1, max_size=4))
-def test_what_is_put_together_can_be_taken_apart(kind, leading, lengths):
-    predictions = [predicted(kind, n, *leading, 3, seed=seed) for seed, n in enumerate(lengths)]
-    together = predictions[0].cat(predictions)
-    assert len(together) == sum(lengths)
-    start = 0
-    for prediction in predictions:
-        assert_same(together[start : start + len(prediction)], prediction)
-        start += len(prediction)
-
-
-@settings(max_examples=15, deadline=None)
-@given(st.sampled_from(KINDS), shapes, st.integers(1, 4))
-def test_stacked_predictions_have_an_axis_in_front(kind, leading, number):
-    predictions = [predicted(kind, *leading, 3, seed=seed) for seed in range(number)]
-    stacked = predictions[0].stack(predictions)
-    assert len(stacked) == number
-    for index, prediction in enumerate(predictions):
-        assert_same(stacked[index], prediction)
-
 
 @each_kind
 @pytest.mark.parametrize(
-    ("index", "where"),
-    [([3, 0], [True, True]), ([1, 2, 0], [False, True, False]), ([], [])],
+    ("index", "where"), [([3, 0], [True, True]), ([1, 2, 0], [False, True, False]), ([], [])]
 )
 def test_some_rows_are_replaced_in_a_copy(kind, index, where):
     old = predicted(kind, 4, 3)
@@ -215,22 +132,6 @@ def test_only_rows_with_finite_parts_are_finite(kind, value):
 
 
 # -- other changes -----------------------------------------------------------------------------
-
-
-def test_different_kinds_are_not_combined():
-    with pytest.raises(ValueError, match="argument"):
-        predicted("gaussian", 2, 3).map(torch.add, predicted("categorical", 2, 3))
-
-
-@each_kind
-def test_expanded_predictions_have_memory_of_their_own(kind):
-    prediction = predicted(kind, 2, 3)
-    expanded = prediction.expand(4)
-    assert len(expanded) == 4
-    for part in expanded.parts:
-        part[0] = 7.0
-    for index in (1, 2, 3):
-        assert_same(expanded[index], prediction)
 
 
 @each_kind

@@ -8,20 +8,14 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional
 
 from sklearn_quam import (
-    DeepEnsembleClassifier,
-    LaplaceClassifier,
     MCDropoutClassifier,
     QUAMClassifier,
-    QUAMRegressor,
     ReferenceClassifier,
     ReferenceRegressor,
 )
-from sklearn_quam._network.cut.layers import layers_in_order
 from sklearn_quam._network.outputs import InvalidOutputError, picked
-from sklearn_quam.exceptions import SlowNetworkWarning
 from sklearn_quam.ood import MahalanobisDetector
 
 from ..real_networks import (
@@ -73,12 +67,6 @@ def logits_of(net, rows):
     return output[0] if isinstance(output, tuple) else output
 
 
-def test_all_layers_cost_more():
-    with pytest.warns(SlowNetworkWarning, match="execution_='loop'"):
-        est = quam(made(PackedLSTM), parameters="all", search="penalty").fit(WORDS, Y)
-    assert (est.cut_, est.execution_) == ("at_input", "loop")
-
-
 @each_network
 def test_network_is_taken_as_it_is(name):
     make, rows, n_layers, cut, execution = NETWORKS[name]
@@ -120,28 +108,6 @@ def test_what_is_found_is_a_model_of_the_whole_network(name):
         other.load_state_dict({**net.state_dict(), **found["state_dict"]}, strict=True)
         expected = torch.softmax(logits_of(other, rows[:2]), dim=-1)[0]
         np.testing.assert_allclose(found["prediction"], expected.numpy(), atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("name", "method"),
-    [
-        ("GPT", LaplaceClassifier),
-        ("cosine", DeepEnsembleClassifier),
-        ("features", MahalanobisDetector),
-        ("BERT", MahalanobisDetector),
-    ],
-)
-def test_other_methods_take_them_too(name, method):
-    make, rows, _, _, _ = NETWORKS[name]
-    net = made(make)
-    params = {"estimators": [net, made(make)]} if method is DeepEnsembleClassifier else {}
-    est = method(None if params else net, **params).fit(rows, Y)
-    assert np.isfinite(est.score_samples(rows[:3])).all()
-
-
-def test_dropout_of_a_network_that_cannot_be_traced():
-    est = MCDropoutClassifier(made(Bert), random_state=0).fit(WORDS, Y)
-    assert (est.predict_uncertainty(WORDS[:3]).epistemic > 0).all()
 
 
 # -- which output ----------------------------------------------------------------------------
@@ -205,34 +171,6 @@ def test_one_of_several_heads(form, output):
     )
 
 
-def test_another_head_for_regression():
-    net = made(lambda: Heads("dict"))
-    est = QUAMRegressor(net, output="value", parameters="last_layer", random_state=0)
-    est.fit(X, X[:, 0])
-    assert est.parameter_names_ == ["value.weight", "value.bias"]
-    expected = net(torch.tensor(X))["value"].detach().numpy()[:, 0]
-    np.testing.assert_allclose(est.predict(X), expected, rtol=1e-5)
-    assert (est.predict_uncertainty(X[:3]).epistemic > 0).all()
-
-
-class Pair(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.body, self.mean, self.spread = nn.Linear(4, 8), nn.Linear(8, 1), nn.Linear(8, 1)
-
-    def forward(self, x):
-        h = torch.tanh(self.body(x))
-        return {"other": h, "target": (self.mean(h), functional.softplus(self.spread(h)) + 0.1)}
-
-
-def test_mean_and_variance_as_one_of_several_outputs():
-    est = QUAMRegressor(
-        made(Pair), output="target", link="mean_variance", search="penalty", random_state=0
-    )
-    est.set_params(search__n_steps=3).fit(X, X[:, 0])
-    assert np.isfinite(est.predict_uncertainty(X[:2]).epistemic).all()
-
-
 def test_output_of_every_method_is_an_argument_that_is_checked():
     with pytest.raises(InvalidOutputError, match="several outputs"):
         quam(made(lambda: Heads("dict"))).fit(X, Y)
@@ -243,15 +181,6 @@ def test_output_of_every_method_is_an_argument_that_is_checked():
 
 
 # -- which layer is the last -----------------------------------------------------------------
-
-
-def test_last_layer_reaches_the_output():
-    net = made(lambda: Heads("tuple"))  # its last layer to run is the other head
-    names = [layer.name for layer in layers_in_order(net, lambda: net(torch.tensor(X))[0])]
-    assert names == ["body.0", "kind"]
-    names = [layer.name for layer in layers_in_order(net, lambda: net(torch.tensor(X))[1])]
-    assert names == ["body.0", "value"]
-    assert not any(p.requires_grad != q for p, q in zip(net.parameters(), [True] * 6, strict=True))
 
 
 def test_a_matrix_behind_all_layers_is_the_last_layer():
@@ -353,15 +282,6 @@ def test_quantised_modules(everything):
     assert (est.predict_uncertainty(X[:3]).epistemic > 0).all()
 
 
-@needs_kernels
-@pytest.mark.filterwarnings("ignore")
-def test_dynamic_quantisation_mixes_rows():
-    net = made(lambda: nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 3)))
-    quantised = torch.ao.quantization.quantize_dynamic(net, {nn.Linear}, dtype=torch.qint8)
-    with pytest.raises(InvalidOutputError, match="Dynamically quantised layers scale all rows"):
-        quam(quantised).fit(X, Y)
-
-
 @pytest.mark.parametrize("device", ["meta", "cuda", "mps", "nowhere"])
 def test_devices_that_are_not_there(device):
     there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
@@ -372,22 +292,3 @@ def test_devices_that_are_not_there(device):
 
 
 # -- many classes ----------------------------------------------------------------------------
-
-
-def test_a_thousand_classes(recwarn):
-    # A discriminant of classes around 1,000 centres; two training rows of each.
-    centres = RNG.normal(size=(1000, 16)).astype(np.float32)
-    y = np.arange(2000) % 1000
-    features = (centres[y] + 0.5 * RNG.normal(size=(2000, 16))).astype(np.float32)
-    head = nn.Linear(16, 1000)
-    with torch.no_grad():
-        head.weight.copy_(4 * torch.tensor(centres))
-        head.bias.copy_(-2 * torch.tensor(centres).square().sum(dim=1))
-    est = QUAMClassifier(head, random_state=0).fit(features, y)
-    uncertainty, diagnostics = est.predict_uncertainty(features[:6], return_diagnostics=True)
-    assert len(recwarn) == 0
-    assert np.isfinite(uncertainty.epistemic).all()
-    assert set(diagnostics.rival).issubset(range(1000))
-    assert (diagnostics.rival != est.predict(features[:6])).all()
-    assert est.rival_costs(features[:2], refine=False).shape == (2, 1000)
-    assert diagnostics.to_frame().shape[1] < 30  # not a column for each class

@@ -65,11 +65,7 @@ def test_slow_networks_are_named_once(make, parameters, execution, why):
 
 @pytest.mark.parametrize(
     ("make", "options"),
-    [
-        (large_chain, {}),
-        (Recurrent, {}),
-        (without_linear(8000), {"parameters": "last_layer"}),
-    ],
+    [(large_chain, {}), (Recurrent, {}), (without_linear(8000), {"parameters": "last_layer"})],
 )
 def test_others_are_not(make, options):
     assert not said(make, **options)[1]

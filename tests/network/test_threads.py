@@ -7,13 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
-from joblib import parallel_config
-from sklearn.model_selection import GridSearchCV
 from torch import nn
 
 from sklearn_quam import QUAMClassifier
 from sklearn_quam._network import free
-from sklearn_quam.model_selection import make_ood_scorer
 
 X = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
 Y = np.arange(40) % 3
@@ -85,17 +82,6 @@ def test_eight_fits_in_four_threads_beside_another_network():
     for number, values in enumerate(found):
         np.testing.assert_allclose(values, expected[number % 2], rtol=1e-4)
     assert dict(vars(nn.Module)) == methods
-
-
-@pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.SeenRowsWarning")
-def test_grid_search_with_threads():
-    grid = {"search__n_steps": [2, 3]}
-    scorer = make_ood_scorer(3 * X[:9])
-    search = GridSearchCV(estimator(networks()[0]), grid, scoring=scorer, cv=2, n_jobs=4)
-    with parallel_config(backend="threading"), Beside() as beside:
-        search.fit(X, Y)
-    assert beside.error is None
-    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
 
 
 @pytest.mark.parametrize("index", [0, 1])
