@@ -293,19 +293,9 @@ def _read_sklearn_classifier(estimator: Any) -> Network:
             )
     else:
         binary = len(estimator.coef_) == 1
-        scheme = getattr(estimator, "multi_class", "auto")
-        one_vs_rest = not binary and (scheme == "ovr" or estimator.solver == "liblinear")
-        if one_vs_rest or (binary and scheme == "multinomial"):
-            raise ValueError(
-                "This LogisticRegression is neither a plain binary nor a multinomial one. Fit it "
-                "with another solver and without multi_class."
-            )
-    return Network(
-        _sklearn_module(estimator),
-        "binary_logit" if binary else "logits",
-        classes=estimator.classes_,
-        labels_are_indices=False,
-    )
+    link = "binary_logit" if binary else "logits"
+    module = _sklearn_module(estimator)
+    return Network(module, link, classes=estimator.classes_, labels_are_indices=False)
 
 
 def _sklearn_module(estimator: Any) -> nn.Module:

@@ -18,7 +18,7 @@ from torch.func import functional_call, vmap
 from torch.overrides import BaseTorchFunctionMode
 
 from ..exceptions import NetworkError
-from .cut.chain import Chain, Chained, NotAChainError
+from .cut.chain import Chain, Chained
 from .cut.running import copy_sharing
 from .inputs.rows import Rows
 from .likelihood import CategoricalLikelihood, Likelihood
@@ -124,10 +124,8 @@ class ChainExecutor(Executor):
 
     name = "matmul"
 
-    def __init__(self, module: nn.Module, likelihood: Likelihood) -> None:
+    def __init__(self, module: Chained, likelihood: Likelihood) -> None:
         super().__init__(module, likelihood)
-        if not isinstance(module, Chained):
-            raise NotAChainError("Not a chain of linear layers.")
         names, layers, endings = module.read()
         last = layers[-1].activation
         if last is not None:
@@ -168,21 +166,18 @@ class ChainExecutor(Executor):
 def choose_executor(
     module: nn.Module, likelihood: Likelihood, weights: Weights, rows: Rows
 ) -> Executor:
-    """Return the fastest way to run many models that agrees with a loop on some rows."""
-    loop = LoopExecutor(module, likelihood)
+    """Return the fastest way to run many models; `vmap` has to agree with a loop on some rows."""
+    if isinstance(module, Chained):
+        return ChainExecutor(module, likelihood)
+    loop, vmapped = LoopExecutor(module, likelihood), VmapExecutor(module, likelihood)
     pair = _two_models(weights)
     shared, query = tuple(part[:-1] for part in rows), tuple(part[[0, -1]] for part in rows)
     expected = _with_gradients(loop, pair, shared, query)
-    for kind in (ChainExecutor, VmapExecutor):
-        try:
-            executor = kind(module, likelihood)
-            got = _with_gradients(executor, pair, shared, query)
-        except (NotAChainError, NetworkError):
-            # What a module may do is open-ended; a way that fails is not taken.
-            continue
-        if all(map(_close, got, expected)):
-            return executor
-    return loop
+    try:
+        got = _with_gradients(vmapped, pair, shared, query)
+    except NetworkError:
+        return loop
+    return vmapped if all(map(_close, got, expected)) else loop
 
 
 def _two_models(weights: Weights) -> Weights:

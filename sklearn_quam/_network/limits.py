@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from .._messages import shown
 
@@ -197,20 +198,17 @@ class _Counter(TorchDispatchMode):
         self, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
     ) -> Any:
         # What was there before is not counted, nor is a view of it.
-        self._meet(args, is_new=False)
+        for value in tree_leaves(args):
+            self._meet(value, is_new=False)
         found = function(*args, **(kwargs or {}))
-        self._meet(found, is_new=True)
+        for value in tree_leaves(found):
+            self._meet(value, is_new=True)
         return found
 
     def _meet(self, value: Any, is_new: bool) -> None:
-        if isinstance(value, Tensor):
-            if value.layout is torch.strided:
-                self._note(value.untyped_storage(), is_new)
-        elif isinstance(value, (tuple, list)):
-            for part in value:
-                self._meet(part, is_new)
-
-    def _note(self, storage: torch.UntypedStorage, is_new: bool) -> None:
+        if not isinstance(value, Tensor) or value.layout is not torch.strided:
+            return
+        storage = value.untyped_storage()
         key = storage._cdata
         if key in self._known:
             return

@@ -14,20 +14,9 @@ from ..exceptions import NetworkError
 # What the code of users raises: a network, an estimator around it, or torch on its behalf. Warnings
 # that are made errors, and interrupts, are none of these.
 NETWORK_ERRORS = (
-    ArithmeticError,
-    AssertionError,
-    AttributeError,
-    BufferError,
-    EOFError,
-    ImportError,
-    LookupError,
-    NameError,
-    OSError,
-    RuntimeError,
-    StopIteration,
-    TypeError,
-    ValueError,
-    torch.jit.Error,
+    (ArithmeticError, AssertionError, AttributeError, BufferError, EOFError, ImportError)
+    + (LookupError, NameError, OSError, RuntimeError, StopIteration, TypeError, ValueError)
+    + (torch.jit.Error,)
 )
 
 
@@ -50,15 +39,14 @@ class NetworkErrors:
     """
 
     def __init__(self, message: Callable[[Any], str] | None = None) -> None:
-        self._message = _in_general if message is None else message
+        self._message = message or _in_general
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if isinstance(error, NETWORK_ERRORS) and not is_out_of_memory(error):
-            if isinstance(error, NetworkError):
-                return
+        known = isinstance(error, NetworkError) or is_out_of_memory(error)
+        if isinstance(error, NETWORK_ERRORS) and not known:
             raise NetworkError(self._message(error)) from error
 
 

@@ -253,21 +253,6 @@ def test_linear_regression_is_a_network_of_one_layer(net, y):
     assert est.predict(X64_NEW).shape == (len(X_NEW), *y.shape[1:])
 
 
-@pytest.mark.parametrize(
-    ("y", "attribute", "value"),
-    [
-        (LABELS, "multi_class", "ovr"),
-        (LABELS, "solver", "liblinear"),
-        (BINARY, "multi_class", "multinomial"),
-    ],
-)
-def test_logistic_regression_of_an_older_scheme_is_refused(y, attribute, value):
-    net = LogisticRegression().fit(X, y)
-    setattr(net, attribute, value)  # as read from a pickle of an older scikit-learn
-    with pytest.raises(ValueError, match="neither a plain binary nor a multinomial"):
-        ReferenceClassifier(net).fit(X, y)
-
-
 def test_multilabel_network_is_refused():
     net = fitted(CLASSIFIERS["mlp"](), X, np.column_stack([BINARY, LABELS > 0]))
     with pytest.raises(ValueError, match="MultiLabelClassifier"):

@@ -89,7 +89,7 @@ def test_an_asked_row_runs_once(methods, name, setting):
 
 @pytest.mark.parametrize(
     ("name", "n_searches"),
-    [("QUAM natural", 1), ("QUAM linear", 1), ("QUAM penalty", None), ("QUAM exact", None)],
+    [("QUAM natural", 1), ("QUAM linear", 1), ("QUAM penalty", None)],
 )
 def test_it_does_so_however_many_searches_run_together(methods, name, n_searches):
     """One search is fewer than a row has targets: these are searched in groups."""
@@ -98,10 +98,7 @@ def test_it_does_so_however_many_searches_run_together(methods, name, n_searches
     if n_searches is not None:
         est.set_params(memory_limit=est._fitted.models.needs.of(1, n_searches))
         rows = ASKED[:2]
-    asked = [est.predict_uncertainty, est.rival_costs]
-    if hasattr(est, "predict_proba_bounds"):
-        asked.append(est.predict_proba_bounds)
-    for ask in asked:
+    for ask in (est.predict_uncertainty, est.predict_proba_bounds):
         assert runs(rows, lambda ask=ask: ask(rows)) == [1] * len(rows)
     est.set_params(memory_limit=None)
 

@@ -25,63 +25,47 @@ TEXTS = {"input_ids": IDS, "attention_mask": MASK}
 
 @dataclass(frozen=True, eq=False)
 class Architecture:
-    """A network, its rows, and what the documentation says about it.
-
-    Parameters
-    ----------
-    package, name : str
-        What it is.
-    make : callable
-        Returns the network.
-    rows : ndarray or dict of ndarray
-        What it takes.
-    layers : str
-        What parameters="auto" searches.
-    cut, execution : str
-        Where it is cut, and how models are run.
-    activation : callable or None
-        Makes what is between two linear layers; None where the network ends otherwise.
-    warns : bool
-        Whether `fit` warns that it is slow.
-    """
+    """A network, its rows, and what the documentation says about it."""
 
     package: str
     name: str
     make: Any
     rows: Any
+    # What parameters="auto" searches, where the network is cut, and how models are run
     layers: str
     cut: str = "inside"
     execution: str = "matmul"
+    # Makes what is between two linear layers; None where the network ends otherwise
     activation: Any = nn.Tanh
+    # Whether `fit` warns that it is slow
     warns: bool = False
 
 
-def transformer(kind, **options):
-    """Return what makes a tiny model of transformers for classification."""
+def of_transformers(kind, task, **options):
+    """Return what makes a tiny model of transformers."""
 
-    def make():
-        import transformers
-
-        sizes = {"vocab_size": 40, "num_labels": N_CLASSES, "pad_token_id": 0, "eos_token_id": 2}
-        config = getattr(transformers, f"{kind}Config")(**{**sizes, **options})
-        return getattr(transformers, f"{kind}ForSequenceClassification")(config)
-
-    return make
-
-
-SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
-SMALL |= {"intermediate_size": 48, "max_position_embeddings": 32}
-DECODER = {**SMALL, "num_key_value_heads": 2}
-
-
-def image_transformer(kind, **options):
     def make():
         import transformers
 
         config = getattr(transformers, f"{kind}Config")(num_labels=N_CLASSES, **options)
-        return getattr(transformers, f"{kind}ForImageClassification")(config)
+        return getattr(transformers, f"{kind}For{task}Classification")(config)
 
     return make
+
+
+def transformer(kind, **options):
+    sizes = {"vocab_size": 40, "pad_token_id": 0, "eos_token_id": 2}
+    return of_transformers(kind, "Sequence", **{**sizes, **options})
+
+
+def image_transformer(kind, **options):
+    return of_transformers(kind, "Image", **options)
+
+
+LAYERS = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+LAYERS |= {"intermediate_size": 48}
+SMALL = {**LAYERS, "max_position_embeddings": 32}
+DECODER = {**SMALL, "num_key_value_heads": 2}
 
 
 def with_lora(make, merged=False):
@@ -147,6 +131,15 @@ def lightning_module():
     return network
 
 
+BART = {"d_model": 32, "max_position_embeddings": 32}
+for part in ("encoder", "decoder"):
+    BART |= {f"{part}_layers": 1, f"{part}_attention_heads": 2, f"{part}_ffn_dim": 48}
+T5 = {"d_model": 32, "d_kv": 16, "d_ff": 48, "num_layers": 1, "num_heads": 2}
+T5 |= {"decoder_start_token_id": 0}
+IMAGE = {"image_size": 32, "patch_size": 8}
+SWIN = {"img_size": 32, "window_size": 4, "embed_dim": 16, "depths": (1, 1), "num_heads": (1, 2)}
+RESNET = {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "layer_type": "basic"}
+VISION = {**IMAGE, "num_layers": 1, "num_heads": 2, "hidden_dim": 32, "mlp_dim": 48}
 ONE, TWO = "1 linear layer", "2 linear layers"
 BERT = transformer("Bert", **SMALL)
 VIT = {"img_size": 32, "patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2}
@@ -173,48 +166,13 @@ ARCHITECTURES = [
     words("ALBERT", transformer("Albert", embedding_size=32, **SMALL), TWO),
     words("DeBERTa-v2", transformer("DebertaV2", **SMALL), TWO, activation=nn.GELU),
     words("ModernBERT", transformer("ModernBert", **SMALL), ONE),
-    words(
-        "BART",
-        transformer(
-            "Bart",
-            d_model=32,
-            encoder_layers=1,
-            decoder_layers=1,
-            encoder_attention_heads=2,
-            decoder_attention_heads=2,
-            encoder_ffn_dim=48,
-            decoder_ffn_dim=48,
-            max_position_embeddings=32,
-        ),
-        TWO,
-    ),
-    words(
-        "T5",
-        transformer(
-            "T5", d_model=32, d_kv=16, d_ff=48, num_layers=1, num_heads=2, decoder_start_token_id=0
-        ),
-        TWO,
-    ),
+    words("BART", transformer("Bart", **BART), TWO),
+    words("T5", transformer("T5", **T5), TWO),
     words("GPT-2", transformer("GPT2", n_embd=32, n_layer=2, n_head=2, n_positions=32), ONE),
     words("Llama", transformer("Llama", **DECODER), ONE),
     words("Qwen2", transformer("Qwen2", **DECODER), ONE),
-    pictures(
-        "transformers",
-        "ViT",
-        image_transformer(
-            "ViT",
-            image_size=32,
-            patch_size=8,
-            **{k: v for k, v in SMALL.items() if k != "max_position_embeddings"},
-        ),
-    ),
-    pictures(
-        "transformers",
-        "ResNet",
-        image_transformer(
-            "ResNet", embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic"
-        ),
-    ),
+    pictures("transformers", "ViT", image_transformer("ViT", **IMAGE, **LAYERS)),
+    pictures("transformers", "ResNet", image_transformer("ResNet", **RESNET)),
     Architecture("peft", "LoRA of BERT", with_lora(BERT), TEXTS, TWO),
     Architecture("peft", "LoRA of BERT, merged", with_lora(BERT, merged=True), TEXTS, TWO),
     pictures("timm", "resnet18", timm_model("resnet18")),
@@ -226,18 +184,7 @@ ARCHITECTURES = [
         "timm", "densenet121", timm_model("densenet121", growth_rate=4, block_config=(1, 1, 1, 1))
     ),
     pictures("timm", "vit_tiny", timm_model("vit_tiny_patch16_224", **VIT)),
-    pictures(
-        "timm",
-        "swin_tiny",
-        timm_model(
-            "swin_tiny_patch4_window7_224",
-            img_size=32,
-            window_size=4,
-            embed_dim=16,
-            depths=(1, 1),
-            num_heads=(1, 2),
-        ),
-    ),
+    pictures("timm", "swin_tiny", timm_model("swin_tiny_patch4_window7_224", **SWIN)),
     pictures("timm", "mixer_s16", timm_model("mixer_s16_224", img_size=32)),
     pictures(
         "timm",
@@ -256,19 +203,7 @@ ARCHITECTURES = [
         activation=nn.Hardswish,
     ),
     pictures("torchvision", "efficientnet_b0", torchvision_model("efficientnet_b0")),
-    pictures(
-        "torchvision",
-        "vit",
-        torchvision_model(
-            "VisionTransformer",
-            image_size=32,
-            patch_size=8,
-            num_layers=1,
-            num_heads=2,
-            hidden_dim=32,
-            mlp_dim=48,
-        ),
-    ),
+    pictures("torchvision", "vit", torchvision_model("VisionTransformer", **VISION)),
     pictures(
         "torchvision",
         "squeezenet1_1",
