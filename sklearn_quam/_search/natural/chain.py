@@ -64,7 +64,7 @@ class ChainSteps(NaturalSteps):
         """Return the state of searches that start at the given network."""
         executor: Any = problem.network.executor
         layers, (own,) = executor.chain.layers, searches.query
-        rows = self.training_sample(problem, inputs_of_layers(executor.chain, own))
+        rows = self.training_sample(problem, inputs_and_slopes(executor.chain, own)[0])
         first, inverse = layers[0], self.inverses[0].inputs
         exact = own.to(accumulation_dtype(own.device))
         left, leverage = through_inverse(exact, inverse)
@@ -107,7 +107,8 @@ class ChainSteps(NaturalSteps):
             state, score = _some(state, kept), score[kept]
             values, slopes = [value[kept] for value in values], [part[kept] for part in slopes]
         layers = problem.network.executor.chain.layers  # type: ignore[attr-defined]
-        gradients = _gradients(problem, state, values[-1], slopes, layers)
+        gradient = output_gradients(problem, state.original, state.target, values[-1])
+        gradients = gradients_of_layers(layers, slopes, state.changes, gradient)
         directions: list[Any] = []
         slope = torch.zeros_like(score)
         for number, (gradient, inverse) in enumerate(zip(gradients, self.inverses, strict=True)):
@@ -253,11 +254,6 @@ def _values_of_rows(
     return value
 
 
-def inputs_of_layers(chain: Chain, rows: Tensor) -> list[Tensor]:
-    """Return the inputs of each layer of the given chain."""
-    return inputs_and_slopes(chain, rows)[0]
-
-
 def inputs_and_slopes(chain: Chain, rows: Tensor) -> tuple[list[Tensor], list[Tensor]]:
     """Return the inputs of each layer of the given chain, and the slopes of its activations."""
     inputs, slopes = [rows], []
@@ -268,15 +264,15 @@ def inputs_and_slopes(chain: Chain, rows: Tensor) -> tuple[list[Tensor], list[Te
     return inputs, slopes
 
 
-def _gradients(
-    problem: Problem, state: ChainState, outputs: Tensor, slopes: list[Tensor], layers: list[Any]
+def gradients_of_layers(
+    layers: list[Any], slopes: Any, changes: list[list[tuple[Tensor, Tensor]]], gradient: Tensor
 ) -> list[Tensor]:
-    """Return derivatives of the scores by what each layer returns before its activation."""
-    gradients = [output_gradients(problem, state.original, state.target, outputs)]
+    """Return derivatives of scores by what each layer returns before its activation."""
+    gradients = [gradient]
     for number in reversed(range(1, len(layers))):
         gradient, weight = gradients[0], layers[number].weight
         back = gradient @ weight.to(gradient)
-        for left, right in state.changes[number - 1]:
+        for left, right in changes[number - 1]:
             share = (gradient * right).sum(dim=-1, keepdim=True)
             back += share * left[:, : weight.shape[1]]
         gradients.insert(0, layers[number - 1].back(back, slopes[number - 1]))

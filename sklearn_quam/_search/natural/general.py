@@ -59,8 +59,7 @@ class GeneralSteps(NaturalSteps):
     def init(self, problem: Problem, searches: Searches) -> GeneralState:
         """Return the state of searches that start at the given network."""
         features = _features(problem.network, self.layers, searches.query)
-        n_searches, start = len(searches), problem.network.free.start
-        free = {name: value.expand(n_searches, *value.shape) for name, value in start.items()}
+        free = repeated(problem.network.free.start, len(searches))
         every = torch.arange(len(searches.targets), device=searches.targets.device)
         return GeneralState(
             leaves(free),
@@ -94,7 +93,7 @@ class GeneralSteps(NaturalSteps):
             slope = inner_product(gradient, direction)
             goal = goals(problem, self.goal, score, slope) if state.goal is None else state.goal
             length = length_of_step(goal, score, slope, self.n_steps - step)
-            state = replace(state, free=leaves(_moved(state.free, length, direction)), goal=goal)
+            state = replace(state, free=leaves(moved(state.free, length, direction)), goal=goal)
         for _ in range(self.n_corrections):
             state = self._corrected(problem, state)
         return state
@@ -112,22 +111,20 @@ class GeneralSteps(NaturalSteps):
             part = inner_product(gradient, direction) / inner_product(gradient, own).clamp(
                 min=_TINY
             )
-            direction = _moved(direction, -part, own)
+            direction = moved(direction, -part, own)
             # The lowest point of the parabola through the cost here, its slope, and the cost there.
             slope = inner_product(downhill, direction)
-            there = self._cost(
-                problem, state, _moved(state.free, -torch.ones_like(cost), direction)
-            )
+            there = self._cost(problem, state, moved(state.free, -torch.ones_like(cost), direction))
             # Nothing here jumps: rounding must not lead searches of the same row to other places.
             bend = torch.maximum(2 * (there - cost + slope), slope / _MAX_LENGTH)
             length = torch.nan_to_num(slope / bend.clamp(min=_TINY), 0.0, 0.0, 0.0)
-            free = _moved(state.free, -length, direction)
+            free = moved(state.free, -length, direction)
             # Less of it where it gains little, or changes the score.
             gain = (cost - self._cost(problem, state, free)) / (slope * length)
             drift = (self._at_query(problem, state, free)[1] - score) / (state.goal / self.n_steps)
             share = (gain / _GOOD_GAIN).clamp(0, 1) * (2 - drift.abs() / _GOOD_DRIFT).clamp(0, 1)
             length = length * torch.nan_to_num(share, 0.0)
-            return replace(state, free=leaves(_moved(state.free, -length, direction)))
+            return replace(state, free=leaves(moved(state.free, -length, direction)))
 
     def _at_query(self, problem: Problem, state: GeneralState, free: Free) -> tuple[Any, Tensor]:
         """Return predictions and scores of models."""
@@ -261,7 +258,7 @@ def inner_product(first: Free, second: Free) -> Tensor:
     return torch.stack(parts).sum(dim=0)
 
 
-def _moved(free: Free, length: Tensor, direction: Free) -> Free:
+def moved(free: Free, length: Tensor, direction: Free) -> Free:
     """Return parameters moved along a direction, by a length for each model."""
     return {
         name: value + length.reshape(-1, *[1] * (value.ndim - 1)) * direction[name]
@@ -274,6 +271,11 @@ def predict_at_query(network: FreeNetwork, free: Free, query: Rows) -> Any:
     # Every row twice: modules that squeeze their output would lose the axis of a single one.
     twice = tuple(part[:, None].expand(-1, 2, *part.shape[1:]) for part in query)
     return network.executor.predict_each(network.free.weights(free), twice)[:, 0]
+
+
+def repeated(start: Free, times: int) -> Free:
+    """Return parameters once for each of some models."""
+    return {name: value.expand(times, *value.shape) for name, value in start.items()}
 
 
 def leaves(free: Free) -> Free:

@@ -20,8 +20,8 @@ from ..._network.limits import accumulation_dtype
 from ..._network.outputs import NetworkErrors
 from ..problem import Problem
 from ..searches import Searches
-from .chain import affine, inputs_and_slopes, output_gradients
-from .general import gradient_of, leaves, predict_at_query
+from .chain import affine, gradients_of_layers, inputs_and_slopes, output_gradients
+from .general import gradient_of, leaves, moved, predict_at_query, repeated
 from .paths import Paths, Point
 from .walk import Record, Watch, goals, length_of_step
 
@@ -78,7 +78,7 @@ class LinearSteps:
     def _free(self, problem: Problem, searches: Searches, at: Tensor, index: Tensor) -> Free:
         """Return the free parameters of some of the models."""
         network, start = problem.network, problem.network.free.start
-        free = leaves({name: v.expand(len(index), *v.shape) for name, v in start.items()})
+        free = leaves(repeated(start, len(index)))
         query = tuple(part[index] for part in searches.queries)
         targets: Any = problem.targets
         with torch.enable_grad():
@@ -87,10 +87,7 @@ class LinearSteps:
             score = targets.score(prediction, original, searches.target[index])
             gradient = gradient_of(score, free)
         direction = self.preconditioner(gradient)
-        return {
-            name: value.detach() + at[index].reshape(-1, *[1] * (value.ndim - 1)) * direction[name]
-            for name, value in free.items()
-        }
+        return moved({name: v.detach() for name, v in free.items()}, at[index], direction)
 
     # -- what changes ----------------------------------------------------------------------
 
@@ -104,11 +101,9 @@ class LinearSteps:
         exact = rows.to(accumulation_dtype(rows.device))
         inputs, slopes = inputs_and_slopes(executor.chain, exact)
         scores = affine(layers[-1], inputs[-1]).repeat_interleave(n_targets, dim=0)
-        gradients = [output_gradients(problem, searches.original, searches.target, scores)]
+        gradient = output_gradients(problem, searches.original, searches.target, scores)
         slopes = [part.repeat_interleave(n_targets, dim=0) for part in slopes]
-        for number in reversed(range(1, len(layers))):
-            back = gradients[0] @ layers[number].weight.to(gradients[0])
-            gradients.insert(0, layers[number - 1].back(back, slopes[number - 1]))
+        gradients = gradients_of_layers(layers, slopes, [[] for _ in layers], gradient)
         change = torch.zeros_like(gradients[0])
         for number, inverse in enumerate(self.inverses):
             if number:
@@ -120,8 +115,7 @@ class LinearSteps:
     def _through_any(self, problem: Problem, searches: Searches) -> tuple[Tensor, ...]:
         """Return the same by automatic derivatives, through copies of the parameters."""
         network, targets = problem.network, problem.targets
-        n_searches, start = len(searches), network.free.start
-        free = leaves({name: v.expand(n_searches, *v.shape) for name, v in start.items()})
+        free = leaves(repeated(network.free.start, len(searches)))
         prediction = predict_at_query(network, free, searches.queries)
         view = WholeNetwork(network, 0)
         scores = view.scores(prediction)

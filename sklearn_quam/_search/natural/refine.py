@@ -183,14 +183,19 @@ class Boundary:
         return models, (score - level).abs() < NEAR_ANSWER
 
     def tried(
-        self, models: Tensor, costs: Tensor, step: Tensor, level: Tensor | float = 0.0
+        self,
+        models: Tensor,
+        costs: Tensor,
+        step: Tensor,
+        running: Tensor,
+        level: Tensor | float = 0.0,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the cheapest models along a step, their costs, and the shares taken."""
         best, least, taken = models, costs, torch.zeros_like(costs)
         for share in _SHARES:
             trial, there = self.back(models + share * step, level)
             found = torch.where(there, self.costs(trial), torch.inf)
-            better = found < least
+            better = running & (found < least)
             best = torch.where(better[:, None], trial, best)
             least = torch.where(better, found, least)
             taken = torch.where(better, share, taken)
@@ -281,12 +286,10 @@ def _newton(
             # A model of the next level may cost whatever it costs.
             level, costs = score * (1 - (number + 1) / _N_STAGES), torch.full_like(costs, torch.inf)
         step = _newton_step(boundary, models, level, damping, n_products)
-        new, found, taken = boundary.tried(models, costs, step, level)
+        before = costs
+        models, costs, taken = boundary.tried(models, costs, step, ending.running, level)
         if not in_stages:
-            found = torch.where(ending.running, found, costs)
-            new = torch.where(ending.running[:, None], new, models)
-            ending.note(costs, found)
-        models, costs = new, found
+            ending.note(before, costs)
         damping = torch.where(taken >= _SHARES[1], damping * _LESS, damping)
         damping = torch.where(taken < _SHARES[2], damping * _MORE, damping)
         damping = damping.clamp(min=_LEAST_DAMPING)
@@ -318,11 +321,10 @@ def _quasi_newton(boundary: Boundary, models: Tensor, costs: Tensor, effort: Eff
         step = step - (_dot(normal, step) / slope)[:, None] * steep
         fresh = ~torch.stack([torch.zeros_like(ending.running), *(p[2] for p in pairs)]).any(dim=0)
         step = torch.where(fresh, length, 1.0)[:, None] * torch.nan_to_num(step, 0.0, 0.0, 0.0)
-        new, found, taken = boundary.tried(models, costs, step)
-        found = torch.where(ending.running, found, costs)
-        new = torch.where(ending.running[:, None], new, models)
-        ending.note(costs, found)
-        models, costs, failed = new, found, taken == 0
+        before = costs
+        models, costs, taken = boundary.tried(models, costs, step, ending.running)
+        ending.note(before, costs)
+        failed = taken == 0
         # Failed pairs are forgotten; then steps become shorter.
         pairs = [(moved, change, fine & ~failed) for moved, change, fine in pairs]
         length = torch.where(failed & fresh, length * _SHARES[2], torch.where(failed, length, 1.0))
