@@ -131,6 +131,10 @@ class Preconditioner:
         parts = [block(values) for block in self.blocks]
         return {name: part for solved in parts for name, part in solved.items()}
 
+    def in_double(self) -> Preconditioner:
+        """Return the same in double precision."""
+        return replace(self, blocks=tuple(block.in_double() for block in self.blocks))
+
     def of_layer(self, weight: str) -> LayerInverse | EigenInverse | None:
         """Return the inverse of the layer that has a weight of this name, if there is one."""
         for block in self.blocks:

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._curvature.preconditioner import Preconditioner
 from .._network.free import Free, FreeNetwork
 from .._network.inputs.rows import Inputs, as_double
 from .._network.limits import Limits, slices
@@ -19,10 +18,7 @@ from .._network.outputs import NetworkErrors
 from .._network.predictions import Prediction
 from ..exceptions import NetworkError
 from .models import AdversarialModels
-from .natural.chain import ChainSteps
-from .natural.head import HeadSteps
 from .natural.refine import NEAR_ANSWER, Boundary, Effort, cheapest_models, effort_for
-from .penalty.adam import PenaltySteps
 from .problem import Problem
 from .searches import FoundModels, Searches
 
@@ -112,7 +108,7 @@ def _least(
     index, count = _training_sample(given.kl(_on_training(problem, found)) * weight, effort.n_rows)
     boundary = Boundary(
         problem,
-        _exact_inverse(models.engine),
+        None if models.engine.inverse is None else models.engine.inverse.in_double(),
         tuple(as_double(part[some]) for part in searches.queries),
         searches.original[some].map(as_double),
         searches.target[some],
@@ -162,18 +158,3 @@ def _training_sample(nats: Tensor, n_rows: int) -> tuple[Tensor, Tensor]:
     count = torch.ones_like(nats[:, :n_rows])
     count[:, n_top:] = (n_all - n_top) / (n_rows - n_top)
     return index, count
-
-
-def _exact_inverse(engine: Any) -> Preconditioner | None:
-    """Return the inverse curvature of searches, in double precision; None without one."""
-    steps = engine.steps
-    blocks: Any
-    if isinstance(steps, PenaltySteps):
-        return None
-    if isinstance(steps, HeadSteps):
-        blocks = [steps.inverse]
-    elif isinstance(steps, ChainSteps):
-        blocks = steps.inverses
-    else:
-        blocks = steps.preconditioner.blocks
-    return Preconditioner(tuple(block.in_double() for block in blocks), engine.precision)

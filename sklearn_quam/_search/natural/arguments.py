@@ -80,7 +80,7 @@ class _CurvatureSearch(BaseEstimator):
         if temperature is None and gaussian is not None:
             temperature = gaussian.temperature(problem)
         temperature = temperature or _TEMPERATURES[not problem.is_classification]
-        return NaturalEngine(steps, temperature, SLACK, inverse.precision, gaussian)
+        return NaturalEngine(steps, temperature, SLACK, inverse, gaussian)
 
 
 class NaturalSearch(_CurvatureSearch):

@@ -131,22 +131,9 @@ class ChainSteps(NaturalSteps):
 
     def free(self, problem: Problem, state: ChainState, index: Tensor) -> Free:
         """Return the free parameters of some of the models."""
-        executor: Any = problem.network.executor
-        names, layers, _ = executor.steps
         pairs = [(state.left[state.sample[index]], state.change[index])]
-        changes = [pairs, *([(a[index], b[index]) for a, b in some] for some in state.changes)]
-        found = {}
-        for (own, shift), layer, factors in zip(names, layers, changes, strict=True):
-            n_in = layer.weight.shape[1]
-            weight = layer.weight.expand(len(index), -1, -1).to(state.change)
-            bias = None if layer.bias is None else layer.bias.expand(len(index), -1).to(weight)
-            for left, right in factors:
-                weight = weight + right[..., None] * left[:, None, :n_in]
-                bias = None if bias is None else bias + right * left[:, n_in:]
-            found[own] = weight.to(layer.weight)
-            if bias is not None:
-                found[shift] = bias.to(layer.weight)
-        return {name: found[name] for name in problem.network.free.start}
+        changes = [[(a[index], b[index]) for a, b in some] for some in state.changes]
+        return free_of_changes(problem, [pairs, *changes])
 
     def cost(self, problem: Problem, state: ChainState) -> Tensor:
         """Return costs of the models: KL(given || model) of the training samples, and the prior."""
@@ -177,6 +164,23 @@ class ChainSteps(NaturalSteps):
                     product = (left * other_left).sum(dim=-1) * (right * other_right).sum(dim=-1)
                     square = square + (product if other_left is left else 2 * product)
         return self.precision / 2 * square
+
+
+def free_of_changes(problem: Problem, changes: list[list[tuple[Tensor, Tensor]]]) -> Free:
+    """Return the free parameters of models whose layers have changed by outer products."""
+    names, layers, _ = problem.network.executor.steps  # type: ignore[attr-defined]
+    found, ((_, like),) = {}, changes[0]
+    for (own, shift), layer, pairs in zip(names, layers, changes, strict=True):
+        n_in = layer.weight.shape[1]
+        weight = layer.weight.expand(len(like), -1, -1).to(like)
+        bias = None if layer.bias is None else layer.bias.expand(len(like), -1).to(like)
+        for left, right in pairs:
+            weight = weight + right[..., None] * left[:, None, :n_in]
+            bias = None if bias is None else bias + right * left[:, n_in:]
+        found[own] = weight.to(layer.weight)
+        if bias is not None:
+            found[shift] = bias.to(layer.weight)
+    return {name: found[name] for name in problem.network.free.start}
 
 
 def _of_logits(given: Any, logits: Tensor) -> Tensor:

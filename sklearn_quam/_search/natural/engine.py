@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..._curvature.preconditioner import Preconditioner
 from ..problem import Problem
 from ..searches import Accumulator, FoundModels, Outcome, Searches, Trace
 from .chain import ChainSteps
@@ -33,9 +34,14 @@ class NaturalEngine:
     steps: HeadSteps | ChainSteps | GeneralSteps | LinearSteps  # How they move
     temperature: float  # Scale of costs, in nats
     slack: float  # Largest cost of a model that explains the training data, in nats
-    precision: float  # The precision of the prior around the given network
+    inverse: Preconditioner  # The inverse curvature
     # The posterior of logits in closed form: then nothing is searched
     gaussian: GaussianHead | None = None
+
+    @property
+    def precision(self) -> float:
+        """The precision of the prior around the given network."""
+        return self.inverse.precision
 
     @property
     def at_once_on_cpu(self) -> int:

@@ -21,7 +21,7 @@ from ..._network.limits import accumulation_dtype, slices
 from ..._network.predictions import Categorical
 from ..problem import Problem
 from ..searches import Searches
-from .chain import affine, through_inverse
+from .chain import affine, free_of_changes, through_inverse
 from .paths import Point
 from .walk import NaturalSteps, TrainingSample, length_of_step
 
@@ -112,14 +112,9 @@ class HeadSteps(NaturalSteps):
 
     def free(self, problem: Problem, state: HeadState, index: Tensor) -> Free:
         """Return the free parameters of some of the models."""
-        ((weight, bias),), (layer,), _ = problem.network.executor.steps  # type: ignore[attr-defined]
-        left = state.left[index // state.searches.n_targets].to(layer.weight)
-        change = state.change.flatten(0, 1)[index].to(layer.weight)
-        n_in = layer.weight.shape[1]
-        found = {weight: layer.weight + change[..., None] * left[:, None, :n_in]}
-        if layer.bias is not None:
-            found[bias] = layer.bias + change * left[:, n_in:]
-        return {name: found[name] for name in problem.network.free.start}
+        (features,) = state.searches.query
+        left = state.left[index // state.searches.n_targets].to(features)
+        return free_of_changes(problem, [[(left, state.change.flatten(0, 1)[index].to(left))]])
 
     def cost(self, problem: Problem, state: HeadState) -> Tensor:
         """Return costs of the models."""

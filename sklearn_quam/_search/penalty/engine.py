@@ -28,6 +28,7 @@ class PenaltyEngine:
     precision: float
     sampling: str
     evaluation: Tensor  # Numbers of the training samples that found models are measured on
+    inverse = None  # Refined costs of answers start without an inverse curvature
     at_once_on_cpu = 160  # The values of more searches leave the caches.
 
     @property
