@@ -29,13 +29,6 @@ class ScoreSpread(NamedTuple):
     basis: Tensor | None
     scale: Tensor  # (n_samples, n_scores): standard deviation along each direction
 
-    def of_rows(self, rows: slice) -> ScoreSpread:
-        """Return the deviations of some of the samples."""
-        basis = self.basis
-        if basis is not None and basis.ndim == 3:
-            basis = basis[rows]
-        return ScoreSpread(basis, self.scale[rows])
-
     def deviations(self, normal: Tensor) -> Tensor:
         """Return deviations (n_models, n_samples, n_scores) of normal numbers for each model."""
         if self.basis is None:
@@ -45,12 +38,6 @@ class ScoreSpread(NamedTuple):
             return ((normal @ self.basis)[:, None] * self.scale) @ self.basis.T
         steps = torch.einsum("nkr,mk->mnr", self.basis, normal) * self.scale
         return torch.einsum("nkr,mnr->mnk", self.basis, steps)
-
-    def variance(self) -> Tensor:
-        """Return the variance of each score, (n_samples, n_scores)."""
-        if self.basis is None:
-            return self.scale**2
-        return (self.basis**2 @ (self.scale**2)[..., None])[..., 0]
 
     def covariance(self) -> Tensor:
         """Return the covariance of the scores of each sample, (n_samples, n_scores, n_scores)."""
@@ -323,11 +310,6 @@ class Curvature:
 
     def __init__(self, blocks: list[Structure]) -> None:
         self.blocks = blocks
-
-    @property
-    def eigenvalues(self) -> Tensor:
-        """Eigenvalues of the curvature, in any order."""
-        return torch.cat([block.eigenvalues for block in self.blocks])
 
     def log_det(self, precision: float) -> Tensor:
         """Return the log-determinant of (curvature + precision), minus that of the precision."""

@@ -1,4 +1,4 @@
-"""Curvatures and Kronecker factors as explicit matrices, the slow way."""
+"""Curvatures and Kronecker factors as explicit matrices, slowly."""
 
 import itertools
 

@@ -165,7 +165,7 @@ def test_a_last_layer_has_the_curvature_of_explicit_matrices(kind, structure):
 
 
 def of_log_proba(logits, covariance):
-    """Return the distribution of log-probabilities: what moves all logits alike is gone."""
+    """Return the distribution of log-probabilities: equal changes of all logits are gone."""
     log_proba = log_softmax(torch.tensor(logits))
     change = torch.eye(logits.shape[1]) - log_proba.exp()[:, None]
     return log_proba, change @ torch.tensor(covariance) @ change.mT
@@ -447,9 +447,11 @@ def test_covariances_are_valid_shrink_with_the_prior_and_know_their_row_only(hea
     prior = new.square().sum(dim=1) / precision
     assert (torch.linalg.eigvalsh(covariance)[:, 0] >= -1e-9 * size).all()
     assert (size <= prior * (1 + 1e-9)).all()
-    close(spread.variance() / prior[:, None], covariance.diagonal(dim1=1, dim2=2) / prior[:, None])
-    tighter = spread_of(curvature, new, 2 * precision).variance()
-    assert (tighter <= spread.variance() * (1 + 1e-9) + 1e-9 * prior[:, None]).all()
+    variance, tighter = (
+        spread_of(curvature, new, p).covariance().diagonal(dim1=1, dim2=2)
+        for p in (precision, 2 * precision)
+    )
+    assert (tighter <= variance * (1 + 1e-9) + 1e-9 * prior[:, None]).all()
     one = spread_of(curvature, new[2:3], precision).covariance()[0]
     close(one / prior[2], covariance[2] / prior[2])
     assert (curvature.eigenvalues >= 0).all()

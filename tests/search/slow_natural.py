@@ -1,6 +1,6 @@
 """Natural search as a plain loop: one sample, one target, one model after the other.
 
-Independent of the package but for where the sample of the training rows begins, which is random.
+Independent of the package. Only the random start of the sample of training rows is shared.
 Everything is in double precision: gradients by autograd, Kronecker factors and their inverses as
 explicit matrices, models as copies of all weights.
 """

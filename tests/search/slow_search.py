@@ -1,7 +1,7 @@
 """QUAM as a plain loop: one point, one target, one model after the other.
 
-Independent of the package but for the row numbers of the mini-batches, which are random, and the
-start of low-rank factors, which is, too.
+Independent of the package. Only random numbers are shared: the mini-batches, and the start of
+low-rank factors.
 """
 
 import copy
@@ -296,20 +296,20 @@ class SlowQUAM:
         for step, (visit, shift) in enumerate(zip(visits[: n_steps + 1], shifts, strict=False)):
             if shift >= edges[1]:
                 last = range(max(0, step - self.window + 1), step + 1)
-                paid = sum(visits[s].expected_increase for s in last)
-                found.append((paid / sum(max(shifts[s], 0) ** 2 for s in last), shift, visit))
+                increase = sum(visits[s].expected_increase for s in last)
+                found.append((increase / sum(max(shifts[s], 0) ** 2 for s in last), shift, visit))
         samples = []
         for low, high in itertools.pairwise(edges):
-            reach = [model for model in found if model[1] >= low]
-            if reach:
-                cost, shift, visit = min(reach, key=lambda model: model[0])
+            far_enough = [model for model in found if model[1] >= low]
+            if far_enough:
+                cost, shift, visit = min(far_enough, key=lambda model: model[0])
                 middle = (low + high) / 2
                 moved = given + min(middle / shift, 1) * (visit.prediction - given)
                 samples.append(Sample(moved, cost * middle**2, high - low))
         return samples or [Sample(given, 0.0, edges[1])]
 
     def shift(self, given, prediction, number):
-        """Return how far the mean has moved, in standard deviations: its way, or in any."""
+        """Return how far the mean has moved, in standard deviations: in its direction or any."""
         mean, variance = np.split(given, 2)
         moved = (prediction[: len(mean)] - mean) / np.sqrt(variance)
         if self.untargeted:

@@ -91,6 +91,6 @@ def test_regressors_explain_directions():
     y = X[:, 0]
     torch.manual_seed(0)
     net = train(nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1)).double(), X, y, 60)
-    est = QUAMRegressor(net, search="natural", random_state=0).fit(X, y)
+    est = QUAMRegressor(net, search=NaturalSearch(n_corrections=1), random_state=0).fit(X, y)
     for direction in ("up", "down"):
         assert est.explain_rival(NEAR, direction)["cost"].sum() > 0

@@ -28,7 +28,7 @@ def trained(n_out, y, n_epochs=60):
 @pytest.mark.parametrize(("targets", "max_change"), [("all", 0.02), ("untargeted", 100.0)])
 def test_no_found_model_is_further_away_than_the_bound(kind, n_out, y, targets, max_change):
     module = trained(n_out, y)
-    options = {"n_steps": 20, "learning_rate": 0.05, "penalty_every": 4, "penalty": 0.1}
+    options = {"n_steps": 12, "learning_rate": 0.05, "penalty_every": 4, "penalty": 0.1}
     options |= {"adam_epsilon": 1e-3, "slack": 1e9, "targets": targets, "random_state": 0}
     bounded, free = (
         quam(kind, module, **options, max_change=bound).fit(X, y) for bound in (max_change, None)
@@ -69,7 +69,8 @@ def change_of(model, module):
 )
 def test_what_auto_means_for_each_task(kind, n_out, y, meaning):
     names = ("learning_rate", "penalty", "penalty_growth", "adam_epsilon")
-    searches = "penalty", PenaltySearch(), PenaltySearch(**dict(zip(names, meaning, strict=True)))
+    told = dict(zip(names, meaning, strict=True))
+    searches = PenaltySearch(n_steps=20), PenaltySearch(n_steps=20, **told)
     module = trained(n_out, y, n_epochs=10)
     found = [
         kind(module, search=search, random_state=0).fit(X, y).predict_uncertainty(X_NEW[:2])

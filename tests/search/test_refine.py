@@ -28,10 +28,10 @@ def fitted(kind):
     rows = StandardScaler().fit_transform(rows)
     net = LogisticRegression()
     if kind in ("tanh", "relu"):
-        net = MLPClassifier((8,), activation=kind, solver="lbfgs", alpha=0.1, random_state=0)
+        net = MLPClassifier((5,), activation=kind, solver="lbfgs", alpha=0.1, random_state=0)
     net.fit(rows[:N_TRAINING], y[:N_TRAINING])
-    way = NaturalSearch(n_rows=N_TRAINING)
-    est = QUAMClassifier(net, search=way, random_state=0).fit(rows[:N_TRAINING], y[:N_TRAINING])
+    search = NaturalSearch(n_rows=N_TRAINING)
+    est = QUAMClassifier(net, search=search, random_state=0).fit(rows[:N_TRAINING], y[:N_TRAINING])
     return est, rows[:N_TRAINING], rows[N_TRAINING:]
 
 

@@ -56,13 +56,12 @@ def own_layers(chain):
     return nn.Sequential(*(OwnLayer(p) if isinstance(p, nn.Linear) else p for p in chain))
 
 
-WAYS = {
+FORMS = {
     "own parameters": OwnParameters,
     "own layers": own_layers,
     "exported": exported,
     "no chain": NotTraced,
 }
-each_way = pytest.mark.parametrize("way", WAYS)
 # torch's own export warns of what it will do in the future.
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
 
@@ -78,11 +77,13 @@ def fitted(module, **arguments):
     return QUAMClassifier(module, random_state=0, **arguments).fit(X, LABELS)
 
 
-@each_way
-@pytest.mark.parametrize("search", ["linear", NaturalSearch(n_rows=20)], ids=["linear", "natural"])
-def test_the_same_function_has_the_same_uncertainties(way, search):
+@pytest.mark.parametrize(
+    ("form", "search"),
+    [("no chain", "linear"), *((form, NaturalSearch(n_rows=20)) for form in FORMS)],
+)
+def test_the_same_function_has_the_same_uncertainties(form, search):
     wanted = fitted(chain(), search=search)
-    found = fitted(WAYS[way](chain()), search=search)
+    found = fitted(FORMS[form](chain()), search=search)
     for setting in ("given", "expected"):
         expected, got = (
             est.set_params(setting=setting).predict_uncertainty(X_NEW) for est in (wanted, found)

@@ -52,7 +52,7 @@ def result(estimator, rows=X_NEW[:8], y=LABELS):
 
 @pytest.fixture
 def live_tensor_bytes():
-    """Return a function that tells the size of all tensors that were made from now on."""
+    """Return a function that returns the size of all tensors made from now on."""
     gc.collect()
     gc.freeze()
 
