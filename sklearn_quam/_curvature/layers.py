@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._network.inputs.rows import Rows, at_least_two
 from .._network.outputs import NetworkErrors
-from .._network.reference import Rows
 
 
 def has_kronecker_factors(layer: nn.Module) -> bool:
@@ -98,13 +98,6 @@ class Recorder:
             ]
             # Zeros of a layer that changes nothing ask for gradients themselves in torch 2.5.
             yield name, torch.cat(inputs, dim=1), torch.cat(gradients, dim=2).detach()
-
-
-def at_least_two(rows: Rows) -> Rows:
-    """Return a single row twice: modules that squeeze their values would lose its axis."""
-    if len(rows[0]) > 1:
-        return rows
-    return tuple(part.repeat_interleave(2, dim=0) for part in rows)
 
 
 def rows_first(layers: dict[str, nn.Module], module: nn.Module, probe: Rows) -> set[str]:

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from .._network.cut.layers import execution_order
 from .._network.free import FreeNetwork
+from .._network.inputs.rows import at_least_two
 from .._network.likelihood import Output
 from .._network.limits import accumulation_dtype, rows_within, slices
 from .._network.outputs import NetworkErrors
 from .._network.reference import Rows, TrainingSet
-from .layers import Recorder, at_least_two, has_kronecker_factors, inputs_of, rows_first
+from .layers import Recorder, has_kronecker_factors, inputs_of, rows_first
 from .layouts import Matrices, Vectors
 from .scores import Fisher, Head, View, WholeNetwork
 from .structures import Curvature, Diagonal, Full, Kronecker, Structure

@@ -11,12 +11,13 @@ from torch import Tensor, nn
 from .._network.cut.chain import SIGMOID
 from .._network.executors import ChainExecutor
 from .._network.free import Free, FreeNetwork
+from .._network.inputs.rows import at_least_two
 from .._network.likelihood import CategoricalLikelihood, GaussianLikelihood, Likelihood
 from .._network.limits import accumulation_dtype
 from .._network.outputs import NetworkErrors
 from .._network.predictions import Gaussian, Prediction
 from .._network.reference import Rows
-from .layers import Recorder, at_least_two
+from .layers import Recorder
 from .layouts import Matrices
 
 

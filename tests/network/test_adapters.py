@@ -35,7 +35,6 @@ from ..networks import (
     X_NEW,
     GaussianLossOfTuple,
     GaussianNet,
-    LogProbabilityNet,
     MeanAndVariance,
     X,
     assert_same,
@@ -139,12 +138,6 @@ def test_link_that_contradicts_the_criterion_is_refused(net, y, wrapper, link, i
     net = fitted(net(), X, y)
     with pytest.raises(ValueError, match=f"link='{link}' contradicts .* means '{implied}'"):
         wrapper(net, link=link).fit(X, y)
-
-
-def test_loss_that_says_nothing_asks_for_the_link():
-    net = fitted(LogProbabilityNet(dense(), **QUIET))
-    with pytest.raises(ValueError, match=r"does not show what its module returns\. Pass link="):
-        ReferenceClassifier(net).fit(X, LABELS)
 
 
 # -- plain modules -------------------------------------------------------------------------

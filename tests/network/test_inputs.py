@@ -10,10 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from skorch import NeuralNetClassifier
 from skorch.helper import SliceDataset, SliceDict
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
@@ -228,19 +226,6 @@ def test_all_containers_of_the_same_inputs_say_the_same(asked, expected):
         np.testing.assert_allclose(uncertainties(est, X), expected[1], rtol=1e-6)
 
 
-def test_a_skorch_net_is_trained_on_named_inputs():
-    parts = {name: p.astype(np.float32) if p.dtype == float else p for name, p in PARTS.items()}
-    net = NeuralNetClassifier(
-        TwoInputs, criterion=nn.CrossEntropyLoss, max_epochs=2, train_split=None, verbose=0
-    )
-    net.set_params(module__n_out=3)
-    est = QUAMClassifier(net, search=QUICK, random_state=0)
-    search = GridSearchCV(est, {"search__n_rows": [4, 8]}, cv=2)
-    search.fit(SliceDict(**parts), np.array(["a", "b", "c"])[Y])
-    assert set(search.predict(parts)) <= {"a", "b", "c"}
-    assert np.isfinite(uncertainties(search.best_estimator_, parts)).all()
-
-
 def test_what_is_wrong_with_several_inputs_is_said():
     est = fitted(PARTS, network=TwoInputs())
     with pytest.raises(ValueError, match=r"different numbers of rows.*'ids': 24.*'table': 5"):
@@ -345,17 +330,6 @@ def test_mapped_arrays(mapped, network):
     np.save(mapped.filename, bad)
     with pytest.raises(ValueError, match="NaN"):
         est.predict(np.load(mapped.filename, mmap_mode="r"))
-
-
-def test_changes_of_a_private_map_are_seen(mapped, plain):
-    private = np.load(mapped.filename, mmap_mode="c")
-    private[0] = 1.0
-    changed = X.copy()
-    changed[0] = 1.0
-    np.testing.assert_array_equal(
-        uncertainties(plain[0], private), uncertainties(plain[0], changed)
-    )
-    np.testing.assert_array_equal(private, changed)
 
 
 def test_dask_arrays_are_computed_in_chunks(plain):

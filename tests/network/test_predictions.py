@@ -3,7 +3,6 @@
 import math
 import pickle
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -85,15 +84,6 @@ def test_classes_without_probability_count_for_nothing():
 
 
 # -- arrays ------------------------------------------------------------------------------------
-
-
-def test_arrays_of_probabilities_sum_to_one_in_double_precision():
-    prediction = predicted("categorical", 50, 7, scale=4.0).to(torch.float32)
-    proba = prediction.to_array()
-    assert isinstance(proba, np.ndarray)
-    assert proba.dtype == np.float64
-    np.testing.assert_allclose(proba.sum(axis=1), 1, rtol=1e-14)
-    np.testing.assert_allclose(proba, prediction.expected(), rtol=1e-5)
 
 
 # -- rows --------------------------------------------------------------------------------------

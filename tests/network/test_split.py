@@ -186,12 +186,10 @@ class Case:
 HEAD = "head.weight head.bias"
 CASES = {
     "mlp, head": Case(chain, HEAD, None, "first middle", "head"),
-    "mlp, middle": Case(chain, "middle.weight", None, "first", "middle head"),
     "cnn, head": Case(convolutional, HEAD, IMAGES, "body.0 body.3 body.6", "head"),
     "skip, block": Case(residual, "one.weight", IMAGES, "stem", "one two three head"),
     "branches, middle": Case(branches, "middle.weight", None, "a b c", "middle head"),
     "tied, between": Case(tied, "middle.weight", None, "pre first", "middle last head"),
-    "vit, position": Case(vision, "position", SEQUENCES, "patches", "blocks.0 blocks.1 norm head"),
     "tokens, embedding": Case(Tokens, "embedding.weight", TOKENS, "", "embedding head"),
     "lstm, head": Case(
         lambda: Recurrent(nn.LSTM, batch_first=True), HEAD, SEQUENCES, "recurrent", "head"

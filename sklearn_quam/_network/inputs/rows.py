@@ -68,10 +68,8 @@ class Inputs:
         return replace(self, parts=tuple(part.clone() for part in self.parts))
 
     def at_least_two(self) -> Inputs:
-        """Return a single row twice: modules that squeeze their output would lose its axis."""
-        if len(self) != 1:
-            return self
-        return replace(self, parts=tuple(part.repeat_interleave(2, dim=0) for part in self.parts))
+        """Return a single row twice."""
+        return replace(self, parts=at_least_two(self.parts))
 
     def in_double(self) -> Inputs:
         """Return the same rows in double precision; indices stay what they are."""
@@ -117,6 +115,11 @@ class StoredRows:
         """Return the same rows in double precision; indices stay what they are."""
         wider = tuple(torch.float64 if t.is_floating_point else t for t in self.dtypes)
         return replace(self, dtypes=wider)
+
+
+def at_least_two(rows: Rows) -> Rows:
+    """Return a single row twice: modules that squeeze their output would lose its axis."""
+    return tuple(part.repeat_interleave(2, dim=0) if len(part) == 1 else part for part in rows)
 
 
 def as_double(tensor: Tensor) -> Tensor:
