@@ -112,8 +112,8 @@ def check_kind(estimator: Any, task: str) -> None:
     own = _task_of(estimator)
     if own not in (None, task):
         raise TypeError(
-            f"{type(estimator).__name__} is a {own}: use it with a class whose name ends in "
-            f"{own.capitalize()}."
+            f"{type(estimator).__name__} is a {own}: use it with a method whose name ends "
+            f"in {own.capitalize()}."
         )
 
 
