@@ -111,9 +111,11 @@ class FreeNetwork:
                 part[rows] = value
         return tuple(whole)
 
-    def training_at_cut(self, training: TrainingSet) -> TrainingSet:
-        """Return the training data as the part behind the cut sees them."""
-        return replace(training, rows=self.at_cut(training.inputs), inputs=None)
+    def with_likelihood(self, likelihood: Likelihood) -> FreeNetwork:
+        """Return the same network with another noise variance."""
+        executor = self.executor
+        likelihood = replace(likelihood, output=executor.likelihood.output)
+        return replace(self, executor=type(executor)(executor.module, likelihood))
 
     def predict(self, values: Free, rows: Rows) -> Prediction:
         """Return predictions (n_models, n_rows) of many models for the same rows."""

@@ -143,6 +143,10 @@ class TrainingSet:
         """Return some of the rows."""
         return tuple(part[index] for part in self.rows)
 
+    def behind_cut(self) -> TrainingSet:
+        """Return the same without the inputs, which the part behind the cut does not need."""
+        return replace(self, inputs=None)
+
     def mean_loss(self, losses: Tensor, index: Tensor) -> Tensor:
         """Return the weighted mean over rows (the last axis) that are given by their numbers."""
         return self.weighted(losses, index).mean(dim=-1)

@@ -55,6 +55,7 @@ class AdversarialSearch(BaseUncertaintyEstimator):
     _auto_search: ClassVar[type]
     _auto_reason: ClassVar[str]
     _rows_in_parallel = True
+    _changes_weights = True
     _diagnostics = SearchDiagnostics
     _fitted_kind = FittedMethod[AdversarialModels]
     _parameter_constraints: ClassVar[dict] = {
@@ -81,21 +82,21 @@ class AdversarialSearch(BaseUncertaintyEstimator):
             )
         self.n_training_rows_ = n_rows
 
-        network = self._free_network(fit)
-        exact = isinstance(search, NaturalSearch) and search._needs_double(fit.original)
+        network, original, training = fit.network, fit.original, fit.training
+        exact = isinstance(search, NaturalSearch) and search._needs_double(original)
         if exact and fit.reference.device.type != "mps":
-            training, reference = fit.training.in_double(), fit.reference.in_double()
-            original = reference.predict(training.inputs)
-            fit = replace(fit, reference=reference, training=training, original=original)
-            network = self._free_network(fit)
+            training = replace(training, rows=()).in_double()
+            network = self._free_network(fit.reference.in_double(), training.inputs, fit.seed)
+            at_cut, original = network.given(training.inputs)
+            training = replace(training, rows=at_cut.parts)
         self.cut_, self.execution_ = network.split.place, network.executor.name
         warn_about_slow_network(network, self.parameters)
-        training = network.training_at_cut(fit.training)
+        training = training.behind_cut()
 
         def prepare(search: Any) -> AdversarialModels:
             temperature = None if self.temperature == "auto" else float(self.temperature)
             targets = self._targets(search.targets)
-            problem = Problem(network, training, targets, cast(Any, fit.original), n_rows)
+            problem = Problem(network, training, targets, cast(Any, original), n_rows)
             generator = torch.Generator().manual_seed(fit.seed)
             engine = search._engine(problem, temperature, generator, limits)
             self.search_, self.slack_, self.temperature_ = search, engine.slack, engine.temperature

@@ -42,9 +42,11 @@ class FitData:
     reference : ReferenceModel
         The given network, or the one that was just trained.
     training : TrainingSet
-        Its training data, as it takes them.
+        Its training data, as it takes them, with their values at the cut if there is one.
     original : Prediction
         Its predictions for them.
+    network : FreeNetwork or None
+        The network cut where its weights may change; None if the method changes none.
     seed : int
         Seed of all draws of the method.
     passed : Passed
@@ -54,6 +56,7 @@ class FitData:
     reference: ReferenceModel
     training: TrainingSet
     original: Prediction
+    network: Any
     seed: int
     passed: Passed
 

@@ -18,7 +18,7 @@ from sklearn.base import _fit_context
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from .._documented import QUERY, documented
-from .._network.free import FreeNetwork, free_network
+from .._network.free import free_network
 from .._network.inputs.rows import StoredRows
 from .._network.limits import (
     Limits,
@@ -29,6 +29,7 @@ from .._network.limits import (
 )
 from .._network.parameters import LoRA
 from .._network.predictions import Prediction
+from .._network.reference import ReferenceModel
 from .._posterior.answering import answer
 from .._posterior.fitted import FittedMethod, Models, Question
 from .._posterior.progress import Progress
@@ -54,6 +55,8 @@ class BaseUncertaintyEstimator(Doubting, Saved, NetworkEstimator):
     _rows_in_parallel: ClassVar[bool] = False
     # Whether the method trains the given network further, or trains others.
     _trains_again: ClassVar[bool] = False
+    # Whether models differ from the given network in its weights, which `parameters` names.
+    _changes_weights: ClassVar[bool] = False
     # The argument that holds the number of models for each sample.
     _counts_models: ClassVar[str | None] = None
     # Whether the given network predicts in all settings.
@@ -147,9 +150,11 @@ class BaseUncertaintyEstimator(Doubting, Saved, NetworkEstimator):
         """Return the plausible models, a frozen object: a method fills this in."""
         raise NotImplementedError
 
-    def _free_network(self, fit: FitData) -> FreeNetwork:
+    def _free_network(self, reference: ReferenceModel, inputs: StoredRows, seed: int) -> Any:
         """Return the network as a function of its free parameters; set their names and number."""
-        network = free_network(fit.reference, self.parameters, fit.training.inputs, fit.seed)
+        if not self._changes_weights:
+            return None
+        network = free_network(reference, self.parameters, inputs, seed)
         self.parameter_names_ = list(network.free.names)
         self.n_parameters_searched_ = network.free.size
         return network

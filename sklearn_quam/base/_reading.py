@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .._network.adapters import Network, check_kind, is_pretrained, split_pipeline
 from .._network.inputs.items import StoredDataset
-from .._network.inputs.rows import StoredRows
+from .._network.inputs.rows import Inputs, StoredRows
 from .._network.inputs.sources import transformed
 from .._network.predictions import Gaussian, Prediction
 from .._network.reference import ReferenceModel, TrainingSet, build_reference
@@ -112,17 +112,32 @@ class NetworkEstimator(WrapsNetwork):
             scaled = torch.as_tensor(sample_weight / sample_weight.mean())
             weight = scaled.to(inputs.device, reference.dtype)
         check_agreement(estimator, reference, inputs)
-        original: Any = reference.predict(inputs)
+        free, at_cut = self._free_network(reference, inputs, seed), Inputs(())
+        original: Any
+        if free is None:
+            original = reference.predict(inputs)
+        else:
+            at_cut, original = free.given(inputs)
         if isinstance(original, Gaussian):
             reference, original = self._with_noise(
                 reference, original, target, weight, X_val, y_val
             )
+            free = None if free is None else free.with_likelihood(reference.likelihood)
         losses = reference.likelihood.negative_log_likelihood(original, target)
-        training = TrainingSet(inputs, (), target, weight, losses)
+        training = TrainingSet(inputs, at_cut.parts, target, weight, losses)
         self.reference_loss_ = float(training.weighted(losses, slice(None)).mean())
         refuse_infinite_loss(self.reference_loss_)
         passed = Passed(X, X_checked, y_checked, sample_weight, fit_params, X_val, y_val)
-        return FitData(reference, training, original, seed, passed)
+        return FitData(reference, training, original, free, seed, passed)
+
+    def _free_network(
+        self,
+        reference: ReferenceModel,  # noqa: ARG002
+        inputs: StoredRows,  # noqa: ARG002
+        seed: int,  # noqa: ARG002
+    ) -> Any:
+        """Return the network as a function of what may change; None if nothing does."""
+        return None
 
     def _wrapped(self) -> Any:
         """Return the estimator that the network is taken from."""

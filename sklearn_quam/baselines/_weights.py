@@ -97,12 +97,13 @@ class SampledWeights(WeightArguments, BaseUncertaintyEstimator):
     """Draws weights by fit; both settings then use the same models."""
 
     _trains_again = True
+    _changes_weights = True
     _fitted_kind: ClassVar[Any] = FittedMethod[WeightSamples]
 
     def _fit_models(self, fit: FitData) -> WeightSamples:
-        network = self._free_network(fit)
+        network = fit.network
         bytes_per_row = network.bytes_per_row()
-        loss = TrainingLoss(network, network.training_at_cut(fit.training))
+        loss = TrainingLoss(network, fit.training.behind_cut())
         position = self._draw(loss, fit.seed, self._limits(fit))
         return WeightSamples(network, loss.parameters(position), bytes_per_row)
 

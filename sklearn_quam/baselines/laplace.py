@@ -87,9 +87,10 @@ class LaplaceArguments(WeightArguments):
 class _Laplace(LaplaceArguments, BaseUncertaintyEstimator):
     _fitted_kind = FittedMethod[GaussianModels]
     _counts_models = "n_samples"
+    _changes_weights = True
 
     def _fit_models(self, fit: FitData) -> GaussianModels:
-        limits, network = self._limits(fit), self._free_network(fit)
+        limits, network = self._limits(fit), fit.network
         needed = Full.bytes_needed(network.free.size)
         if self.structure == "full" and needed > limits.memory:
             raise ValueError(
@@ -98,7 +99,7 @@ class _Laplace(LaplaceArguments, BaseUncertaintyEstimator):
                 "or fewer parameters."
             )
         view = score_view(network, fit.original[:1])
-        training = network.training_at_cut(fit.training)
+        training = fit.training.behind_cut()
         normal = _normal_numbers(self.n_samples, view.n_scores, fit.seed)
         groups = slices(len(training), limits.number_that_fits(view.bytes_per_row()))
         everything = torch.arange(len(training))

@@ -119,10 +119,11 @@ def test_rows_beyond_the_range_run_once(methods):
 
 
 @pytest.mark.parametrize(
-    ("name", "passes"), [("QUAM natural", 2), ("QUAM exact", 3), ("Laplace", 2), ("MC dropout", 1)]
+    ("name", "passes"),
+    [(name, 2 if name == "QUAM exact" else 1) for name in CASES],
 )
 def test_passes_of_fit_over_the_training_rows(name, passes):
-    """For its predictions and for the values at the cut; in double precision for both once more.
+    """One for predictions and values at the cut together, and one more in double precision.
 
     Most rows: a few are tried first.
     """
