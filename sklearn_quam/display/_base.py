@@ -131,5 +131,5 @@ def within_range(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     A scale up to 1e300 would show nothing.
     """
     beyond = values >= INFINITE
-    known = values[~beyond]
+    known = values[~beyond & ~np.isnan(values)]
     return np.where(beyond, known.max() if len(known) else 0.0, values), beyond

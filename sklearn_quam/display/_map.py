@@ -272,8 +272,11 @@ class UncertaintyMapDisplay(_Display):
         own: dict[str, Any] = {"levels": _N_LEVELS}
         if plot_method == "pcolormesh":
             own = {"shading": "auto", "rasterized": True}
-        if np.ptp(heights) < _FLAT:
-            low, high = heights.min(), heights.min() + 1
+        known = heights[~np.isnan(heights)]
+        if not len(known):
+            raise ValueError("uncertainty is NaN everywhere: there is nothing to draw.")
+        if np.ptp(known) < _FLAT:
+            low, high = known.min(), known.min() + 1
             own |= {"vmin": low, "vmax": high}
             if plot_method == "contourf":
                 own["levels"] = np.linspace(low, high, _N_LEVELS)
@@ -325,7 +328,7 @@ def _on_grid(uncertainty: Any, shape: tuple[int, ...]) -> Uncertainty:
         uncertainty = tuple(uncertainty._columns().values())
     if not isinstance(uncertainty, (tuple, list)) or len(uncertainty) not in (3, 4):
         raise ValueError(f"{wanted}, as predict_uncertainty returns them.")
-    parts = [numbers(part, "uncertainty") for part in uncertainty]
+    parts = [numbers(part, "uncertainty", finite="allow-nan") for part in uncertainty]
     if any(part.size != math.prod(shape) for part in parts):
         raise ValueError(f"{wanted}; got {', '.join(str(part.size) for part in parts)}.")
     return Uncertainty(*(part.reshape(shape) for part in parts))

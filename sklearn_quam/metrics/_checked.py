@@ -51,7 +51,7 @@ def metric(**constraints: Any) -> Callable[[Function], Function]:
     return decorate
 
 
-def numbers(values: Any, name: str, *, finite: bool = True) -> np.ndarray:
+def numbers(values: Any, name: str, *, finite: bool | str = True) -> np.ndarray:
     """Return numbers as an array of any shape."""
     values = _plain(values, name)
     try:

@@ -428,6 +428,30 @@ def test_a_map_hatches_what_is_beyond_the_range():
     assert legend_texts(shown.ax_) == ["beyond range"]
 
 
+@pytest.mark.parametrize("plot_method", ["contourf", "pcolormesh"])
+@pytest.mark.parametrize("flat", [False, True])
+def test_a_map_leaves_places_empty_that_are_left_out(plot_method, flat):
+    """As of a picture with a mask."""
+    heights = np.zeros(6) if flat else np.array([0.0, 1.0, 2.0, 3.0, 4.0, 1e300])
+    heights[1] = np.nan
+    xx0, xx1 = np.meshgrid(np.arange(3.0), np.arange(2.0))
+    shown = UncertaintyMapDisplay.from_predictions(xx0, xx1, [heights] * 3, plot_method=plot_method)
+    low, high = shown.surfaces_[0].get_clim()
+    assert low < high
+    assert low >= 0
+    assert high < 10
+    if plot_method == "pcolormesh":
+        np.testing.assert_array_equal(
+            shown.surfaces_[0].get_array().mask.ravel(), np.isnan(heights)
+        )
+
+
+def test_a_map_of_nothing_says_so():
+    grid = np.meshgrid(np.arange(3.0), np.arange(2.0))
+    with pytest.raises(ValueError, match="nothing to draw"):
+        UncertaintyMapDisplay.from_predictions(*grid, [np.full(6, np.nan)] * 3)
+
+
 # -- histograms and rejection --------------------------------------------------------------
 
 
