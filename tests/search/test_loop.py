@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from sklearn_quam import LoRA, QUAMClassifier, QUAMRegressor
+from sklearn_quam import LoRA, PenaltySearch, QUAMClassifier, QUAMRegressor
 from sklearn_quam._search.penalty import samplers
 
 from ..networks import (
@@ -359,3 +359,28 @@ def test_searches_run_where_gradients_are_switched_off(context):
         found = est.predict_uncertainty(X_NEW[:2])
         assert not torch.is_grad_enabled()
     np.testing.assert_array_equal(found.epistemic, expected.epistemic)
+
+
+class OneByOne(nn.Module):
+    """A network whose control flow depends on its values, so that no models run together."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(2, 4), nn.Linear(4, 3)
+
+    def forward(self, x):
+        hidden = torch.relu(self.first(x))
+        return self.last(hidden * (1 if bool(hidden.sum() < 1e30) else torch.nan))
+
+
+@pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.UncertaintyWarning")
+def test_all_searches_may_diverge_where_models_run_one_by_one():
+    X = torch.randn(30, 2, generator=torch.Generator().manual_seed(0)).numpy()
+    search = PenaltySearch(n_steps=8, learning_rate=1e38, sampling="best")
+    est = QUAMClassifier(seeded(OneByOne), parameters="all", search=search, random_state=0)
+    est.fit(X, np.arange(30) % 3)
+    assert est.execution_ == "loop"
+    u, diagnostics = est.predict_uncertainty(X[:1], return_diagnostics=True)
+    assert u.beyond_range.all()
+    assert diagnostics.n_diverged > 0
+    assert not any(model["feasible"] for model in est.adversarial_models(X[:1])[0])

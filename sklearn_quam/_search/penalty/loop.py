@@ -57,9 +57,11 @@ def run_searches(problem: Problem, steps: PenaltySteps, searches: Searches) -> I
             if look or is_last:
                 progress.end_converged()
                 places = (was_running & progress.alive[number]).nonzero()[:, 0]
-                free = {name: value.detach()[places] for name, value in state.free.items()}
-                at_query = evaluation.at_query[places].map(torch.detach)
-                candidates = Candidates(number[places], at_query, free)
+                # All may have diverged since the last look; no executor runs without a model.
+                if len(places):
+                    free = {name: value.detach()[places] for name, value in state.free.items()}
+                    at_query = evaluation.at_query[places].map(torch.detach)
+                    candidates = Candidates(number[places], at_query, free)
         yield progress.visit(step, candidates)
         if not is_last and len(number):
             state = steps.update(problem, state, evaluation, step)

@@ -59,7 +59,7 @@ class Trajectory:
 
     def on_visit(self, visit: Visit) -> None:
         """Take the models of a step."""
-        self._waiting.append(visit)
+        self._waiting.append(visit._replace(candidates=None))  # their parameters would be kept
         if len(self._waiting) == _HAND_OVER_EVERY:
             self.finish()
 
