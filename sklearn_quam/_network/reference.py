@@ -214,7 +214,9 @@ def build_reference(
         threshold=network.threshold,
     )
     expected, again = likelihood.prediction(given), []
-    needed = peak_bytes(lambda: again.append(reference.predict(rows)))
+    # All rows at once: batches of large rows would be smaller.
+    with torch.no_grad():
+        needed = peak_bytes(lambda: again.append(predict_batch(module, likelihood, rows)))
     _check_rows(reference, rows, expected, again[0])
     reference = replace(reference, bytes_per_row=needed // len(rows))
     return reference, network, likelihood.n_outputs(given)

@@ -5,9 +5,12 @@ import math
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from sklearn_quam._network import limits
+from sklearn_quam._network.inputs.sources import StoredArrays
 from sklearn_quam._network.limits import _flushes, computing, memory_in_bytes, peak_bytes
+from sklearn_quam._network.reference import build_reference
 
 CPU = torch.device("cpu")
 
@@ -140,3 +143,10 @@ def test_gradients_are_allowed(mode):
     with mode(), computing():
         assert torch.is_grad_enabled()
         assert not torch.is_inference_mode_enabled()
+
+
+def test_memory_of_a_large_row_is_measured_with_as_many_rows_as_that_of_a_small_one():
+    module = nn.Sequential(nn.ReLU(), nn.AdaptiveAvgPool1d(2))
+    source = StoredArrays((np.ones((16, 2**18), dtype=np.float32),))
+    reference, _, _ = build_reference(module, source, task="classifier")
+    assert reference.bytes_per_row >= 4 * 2**18
