@@ -119,6 +119,7 @@ class AccuracyRejectionDisplay(_Display):
             check_is_fitted(estimator)
             method, threshold = estimator, estimator.threshold_
             doubt, is_right = estimator._judge(X, y)
+            doubt = estimator._measured(doubt)
         else:
             method, rows = method_and_rows(estimator, X)
             if not is_classifier(method):

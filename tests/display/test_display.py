@@ -514,7 +514,9 @@ def test_rejection_curves_share_axes():
 
 
 @pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.SeenRowsWarning")
-@pytest.mark.parametrize("doubt", ["total", IsolationForest(n_estimators=5, random_state=0)])
+@pytest.mark.parametrize(
+    "doubt", ["auto", "total", IsolationForest(n_estimators=5, random_state=0)]
+)
 def test_the_threshold_of_a_reject_option_is_marked(doubt):
     reject = RejectOptionClassifier(classifier(), coverage=0.7, doubt=doubt, random_state=0)
     reject.fit(PLANE, LABELS)
