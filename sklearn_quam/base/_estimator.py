@@ -47,6 +47,19 @@ from .checks.seen import warn_if_seen
 from .checks.warned import warn_about_failed_rows, warn_about_fit
 
 
+class Answers(tuple):
+    """A prediction and its uncertainty: a pair, with a clear error where an array is needed."""
+
+    @property
+    def ndim(self) -> int:
+        """Raise an error: `TransformedTargetRegressor` asks for it."""
+        raise AttributeError(
+            "predict with return_uncertainty=True or return_std=True returns a pair, but the "
+            "estimator around it takes a single array. Wrap it the other way round: "
+            "QUAMRegressor(TransformedTargetRegressor(...)), say."
+        )
+
+
 @documented(QUERY)
 class BaseUncertaintyEstimator(Doubting, Saved, NetworkEstimator):
     """The common base of classifiers and regressors."""
@@ -278,7 +291,7 @@ class BaseUncertaintyEstimator(Doubting, Saved, NetworkEstimator):
         if not return_uncertainty:
             return self._decide(self._predict_outputs(X))
         results = self._results(X)
-        return self._decide(results.prediction), results.uncertainty
+        return Answers((self._decide(results.prediction), results.uncertainty))
 
     def _decide(self, outputs: np.ndarray) -> np.ndarray:
         """Return labels or values, given probabilities or means."""
