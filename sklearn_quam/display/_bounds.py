@@ -78,12 +78,7 @@ class ProbabilityBoundsDisplay(_Display):
 
     @classmethod
     def from_estimator(
-        cls,
-        estimator: Any,
-        x: Any,
-        *,
-        slack: float | None = None,
-        **kwargs: Any,
+        cls, estimator: Any, x: Any, *, slack: float | None = None, **kwargs: Any
     ) -> Self:
         """Search models for one sample.
 

@@ -72,13 +72,7 @@ class UncertaintyHistogramDisplay(_Display):
 
     @classmethod
     def from_estimator(
-        cls,
-        estimator: Any,
-        X_id: Any,
-        X_ood: Any,
-        *,
-        component: str = "epistemic",
-        **kwargs: Any,
+        cls, estimator: Any, X_id: Any, X_ood: Any, *, component: str = "epistemic", **kwargs: Any
     ) -> Self:
         """Ask a fitted estimator about known and unknown samples.
 

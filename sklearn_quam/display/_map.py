@@ -125,13 +125,7 @@ class UncertaintyMapDisplay(_Display):
 
     @classmethod
     def from_estimator(
-        cls,
-        estimator: Any,
-        X: Any,
-        y: Any = None,
-        *,
-        grid_resolution: int = 50,
-        **kwargs: Any,
+        cls, estimator: Any, X: Any, y: Any = None, *, grid_resolution: int = 50, **kwargs: Any
     ) -> Self:
         """Ask a fitted estimator about every point of a grid.
 

@@ -86,12 +86,7 @@ class UncertainSamplesDisplay(_Display):
 
     @classmethod
     def from_estimator(
-        cls,
-        estimator: Any,
-        X: Any,
-        *,
-        image_shape: tuple[int, ...] | None = None,
-        **kwargs: Any,
+        cls, estimator: Any, X: Any, *, image_shape: tuple[int, ...] | None = None, **kwargs: Any
     ) -> Self:
         """Ask a fitted estimator about images.
 

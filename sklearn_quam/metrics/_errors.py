@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 from sklearn.utils import check_consistent_length
-from sklearn.utils.validation import column_or_1d
 
-from .._messages import cut, shown
+from .._messages import shown
 from .._network.adapters import column_of_label
-from .._network.inputs.rows import from_tensor
+from ._checked import labels_in, numbers
 
 
 def as_labels(y: Any, like: Any) -> np.ndarray:
-    y = column_or_1d(from_tensor(y))
+    """Return labels of any kind, one for each prediction."""
+    y = labels_in(y, "y")
     check_consistent_length(y, like)
     return y
 
@@ -33,17 +33,14 @@ def correct(prediction: np.ndarray, y: Any) -> np.ndarray:
 
 def as_values(y: Any, like: Any) -> np.ndarray:
     """Return values as a matrix with a column for each output."""
-    try:
-        y = np.asarray(from_tensor(y), dtype=float)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"y must hold numbers: {cut(error)}.") from error
+    y = numbers(y, "y")
     check_consistent_length(y, like)
     return y.reshape(len(y), -1)
 
 
 def squared_errors(y: Any, prediction: np.ndarray) -> np.ndarray:
     """Return the squared error of each row, the mean over its outputs."""
-    y, prediction = as_values(y, prediction), as_values(prediction, y)
+    y, prediction = as_values(y, prediction), prediction.reshape(len(prediction), -1)
     if y.shape != prediction.shape:
         raise ValueError(
             f"y has {y.shape[1]} value(s) a row, but {prediction.shape[1]} are predicted."
@@ -52,6 +49,7 @@ def squared_errors(y: Any, prediction: np.ndarray) -> np.ndarray:
 
 
 def log_probabilities(y: Any, proba: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    """Return the logarithm of the probability of each true label."""
     y = as_labels(y, proba)
     unknown = ~np.isin(y, classes)
     if unknown.any():

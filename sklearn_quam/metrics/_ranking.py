@@ -144,25 +144,8 @@ def risk_coverage_auc(loss: Any, uncertainty: Any) -> float:
     >>> risk_coverage_auc([0, 1, 0, 0], [1, 4, 2, 3])
     0.0625
     """
-    return _area_under_risk(loss, uncertainty)
-
-
-@metric()
-def excess_risk_coverage_auc(loss: Any, uncertainty: Any) -> float:
-    """Return by how much `risk_coverage_auc` exceeds its smallest possible value.
-
-    Returns
-    -------
-    float
-        The excess, in units of the loss: zero where the largest losses are rejected first.
-
-    Examples
-    --------
-    >>> from sklearn_quam.metrics import excess_risk_coverage_auc
-    >>> excess_risk_coverage_auc([0, 1, 0, 0], [1, 4, 2, 3])
-    0.0
-    """
-    return _area_under_risk(loss, uncertainty, excess=True)
+    loss, unit = _scaled(loss)
+    return unit * float(_means_of_most_certain(loss, uncertainty).mean())
 
 
 @metric()
@@ -189,7 +172,11 @@ def augrc(loss: Any, uncertainty: Any) -> float:
     >>> augrc([0, 1, 0, 0], [1, 4, 2, 3])
     0.03125
     """
-    return _area_under_risk(loss, uncertainty, generalised=True)
+    loss, unit = _scaled(loss)
+    n_samples = len(loss)
+    risk = _means_of_most_certain(loss, uncertainty) * np.arange(1, n_samples + 1) / n_samples
+    # The trapezoidal rule, from a coverage of zero, where nothing is lost.
+    return unit * float((risk.sum() - risk[-1] / 2) / n_samples)
 
 
 @metric()
@@ -207,7 +194,7 @@ def excess_augrc(loss: Any, uncertainty: Any) -> float:
     >>> excess_augrc([0, 1, 0, 0], [1, 4, 2, 3])
     0.0
     """
-    return _area_under_risk(loss, uncertainty, generalised=True, excess=True)
+    return max(augrc(loss, uncertainty) - augrc(loss, loss), 0.0)
 
 
 @metric()
@@ -288,23 +275,11 @@ def _check_detection(y_true: Any, y_score: Any) -> tuple[np.ndarray, np.ndarray]
     return y_true == 1, y_score
 
 
-def _area_under_risk(
-    loss: Any, uncertainty: Any, *, generalised: bool = False, excess: bool = False
-) -> float:
-    """Return an area under the risk, or its excess over that of an oracle."""
+def _scaled(loss: Any) -> tuple[np.ndarray, float]:
+    """Return losses and their unit, in which their sum does not overflow."""
     loss = column(loss, "loss", 0)
-    # The sum of large losses may overflow.
-    scale = max(float(loss.max()), 1.0)
-    risk = _means_of_most_certain(loss / scale, uncertainty)
-    if excess:
-        risk = risk - _means_of_most_certain(loss / scale, loss)
-    weight = np.full(len(risk), 1 / len(risk))
-    if generalised:
-        # The trapezoid from a coverage of zero, where nothing is lost.
-        weight *= np.arange(1, len(risk) + 1) / len(risk)
-        weight[-1] /= 2
-    area = scale * float(risk @ weight)
-    return max(area, 0.0) if excess else area
+    unit = max(float(loss.max()), 1.0)
+    return loss / unit, unit
 
 
 def _means_of_most_certain(values: np.ndarray, uncertainty: Any) -> np.ndarray:

@@ -110,8 +110,7 @@ class _Comparison:
                 row["fit_seconds"] = clock() - start
             answers = self._ask(estimator, X_test, component, scored=True)
         except _METHOD_ERRORS as error:
-            self._raise_unless_asked(error, name)
-            row |= {"error": _reason(error), "failed": True}
+            row |= self._failure(error, name)
             return [row | {"task": task} for task in tasks], estimator
         row["trains_again"] = getattr(answers.method, "_trains_again", False)
         row["component"] = answers.component
@@ -124,16 +123,17 @@ class _Comparison:
             except UndefinedMetricWarning as reason:
                 row["error"] = str(reason)
             except _METHOD_ERRORS as error:
-                self._raise_unless_asked(error, f"{name}, task {row['task']}")
-                row |= {"error": _reason(error), "failed": True}
+                row |= self._failure(error, f"{name}, task {row['task']}")
         return rows, estimator
 
-    def _raise_unless_asked(self, error: Exception, where: str) -> None:
+    def _failure(self, error: Exception, where: str) -> dict[str, Any]:
+        """Return the columns of a row that has failed, unless errors are to be raised."""
         if self.errors == "raise":
             error.add_note(
                 f"compare_uncertainty: {where}. With errors='warn' the others are judged anyway."
             )
             raise error
+        return {"error": f"{type(error).__name__}: {error}", "failed": True}
 
     def _ask(self, estimator: Any, X: Any, component: str, *, scored: bool = False) -> _Answers:
         find = scored_method_and_rows if scored else method_and_rows
@@ -236,10 +236,6 @@ def _warn_about_failures(rows: list[dict[str, Any]]) -> None:
             f"why. The first: {failed[0]['error']}",
             UncertaintyWarning,
         )
-
-
-def _reason(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
 
 
 def _task_of(method: Any) -> str | None:

@@ -32,6 +32,7 @@ from ..metrics._ranking import DETECTION
 _DETECTION = {
     name if sign > 0 else f"neg_{name}": (f, sign) for name, (f, sign) in DETECTION.items()
 }
+_AREAS = {"neg_augrc": augrc, "neg_excess_augrc": excess_augrc}
 _ARGUMENTS = parsed(
     """
     Parameters
@@ -114,7 +115,7 @@ def make_ood_scorer(
 
 @dataclass(frozen=True, eq=False)
 class _FailureScorer:
-    """How well doubt finds mistakes and unknown rows; a class, so that it can be pickled."""
+    """How well doubt finds mistakes and unknown samples."""
 
     X_ood: Any = field(repr=False)
     component: str
@@ -127,12 +128,11 @@ class _FailureScorer:
         unknown = doubt_of(estimator, self.X_ood, self.component)
         if self.metric == "roc_auc":
             return failure_auroc(is_correct, known, unknown)
-        loss = np.concatenate([~is_correct, np.ones(len(unknown), bool)]).astype(float)
-        metric = augrc if self.metric == "neg_augrc" else excess_augrc
-        return -metric(loss, np.concatenate([known, unknown]))
+        loss = np.append(~is_correct, np.ones(len(unknown))).astype(float)
+        return -_AREAS[self.metric](loss, np.append(known, unknown))
 
 
-@_checked(metric=[StrOptions({"roc_auc", "neg_augrc", "neg_excess_augrc"})])
+@_checked(metric=[StrOptions({"roc_auc", *_AREAS})])
 def make_failure_scorer(
     X_ood: Any, *, component: str = "doubt", metric: str = "roc_auc"
 ) -> Callable[..., float]:

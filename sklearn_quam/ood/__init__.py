@@ -7,11 +7,9 @@ is taken as it is, from skorch, torch or scikit-learn, also behind a ``Pipeline`
 
 from ._core.detector import read_features
 from .combined import CombinedDetector
+from .features import MahalanobisDetector, NearestNeighborDetector, ViMDetector
 from .last_layer import FDBDetector, GradientNormDetector, NCIDetector, PNMLDetector
 from .logits import EnergyDetector, GENDetector, MaxLogitDetector
-from .mahalanobis import MahalanobisDetector
-from .nearest_neighbor import NearestNeighborDetector
-from .vim import ViMDetector
 
 __all__ = [
     "CombinedDetector",

@@ -191,7 +191,14 @@ class CombinedDetector(ShortMessages, Thresholded, _BaseComposition):
         return self._set_params("_named", **params)
 
     @_fit_context(prefer_skip_nested_validation=False)
-    def fit(self, X: Any, y: Any = None, *, X_val: Any = None) -> Any:
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        X_val: Any = None,
+        y_val: Any = None,  # noqa: ARG002
+    ) -> Any:
         """Fit all detectors, and rank known samples by each of them.
 
         Parameters
@@ -202,7 +209,10 @@ class CombinedDetector(ShortMessages, Thresholded, _BaseComposition):
             Labels, for detectors that need them.
         X_val : array-like of shape (n_val, ...)
             Known samples to take p-values from, best those that no network was trained on. None
-            holds out samples of X, which a given network has seen nevertheless.
+            holds out samples of X, which a given network has seen nevertheless, so that there is
+            no `predict_doubt`.
+        y_val : array-like of shape (n_val,)
+            Not used; methods and other detectors have it.
 
         Returns
         -------

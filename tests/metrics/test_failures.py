@@ -24,7 +24,7 @@ outcomes = st.integers(2, 30).flatmap(
 )
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(outcomes)
 def test_augrc_has_a_closed_form(outcome):
     correct, doubt = map(np.array, outcome)
@@ -37,7 +37,7 @@ def test_augrc_has_a_closed_form(outcome):
     assert failure_auroc(correct, doubt) == pytest.approx(auroc)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(st.lists(st.floats(0, 1e3), min_size=1, max_size=20))
 def test_no_order_rejects_failures_sooner_than_their_losses(losses):
     doubt = np.arange(len(losses))
@@ -90,7 +90,7 @@ def test_the_smooth_error_of_a_constant_gap_is_the_gap():
     assert expected_calibration_error(y, proba) == pytest.approx(0.3)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(st.integers(2, 4), st.integers(1, 40), st.integers(1, 12), st.integers(0, 1000))
 def test_classwise_error_is_the_mean_over_labels_and_bins(n_labels, n_rows, n_bins, seed):
     rng = np.random.default_rng(seed)

@@ -5,13 +5,10 @@ import copy
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from sklearn.base import clone
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401
 from sklearn.metrics import log_loss, roc_auc_score
-from sklearn.model_selection import (
-    GridSearchCV,
-)
+from sklearn.model_selection import GridSearchCV
 from sklearn.neural_network import MLPRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -61,7 +58,7 @@ from .common import (
 
 DATA = (X64[TRAIN], NOISY[TRAIN], X64[TEST], NOISY[TEST])
 REAL = (X64[TRAIN], TARGET[TRAIN], X64[TEST], TARGET[TEST])
-FAST = {"n_resamples": 10, "random_state": 0}
+FAST = {"n_resamples": 4, "random_state": 0}
 ENTROPY = "entropy of the network"
 CONFIDENCE = "1 - max p of the network"
 
@@ -72,7 +69,7 @@ def row(frame, method, task):
 
 
 def assert_interval(found, column, metric, *arrays, **options):
-    expected = bootstrap_interval(metric, *arrays, n_resamples=10, random_state=seed(), **options)
+    expected = bootstrap_interval(metric, *arrays, n_resamples=4, random_state=seed(), **options)
     values = [found[f"{column}{end}"] for end in ("", "_low", "_high")]
     assert values == pytest.approx(list(expected))
 
@@ -245,18 +242,6 @@ def test_undefined_tasks_say_why():
     assert row(frame, "QUAMClassifier", "rejection")["accuracy_rejection_auc"] == 1
 
 
-@pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.SeenRowsWarning")
-def test_images_are_compared():
-    images = np.random.default_rng(1).normal(size=(30, 2, 3, 3)).astype(np.float32)
-    module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(18, 3))
-    est = quam(module).fit(images, NOISY[:30])
-    frame = compare_uncertainty(
-        [est], images, NOISY[:30], images, NOISY[:30], n_resamples=2
-    ).details
-    assert len(frame) == 3 * 3
-    assert frame.error.eq("").all()
-
-
 @pytest.mark.slow
 def test_pipelines_frames_and_text_labels_are_compared():
     data = (FRAME[TRAIN], pd.Series(NAMED[TRAIN]), FRAME[TEST], pd.Series(NAMED[TEST]))
@@ -285,9 +270,8 @@ def test_a_pipeline_brings_its_transformers_to_the_entropy():
     assert found["roc_auc"] == roc_auc_score(np.repeat([0, 1], [20, 25]), scores)
 
 
-@pytest.mark.slow
 def test_comparisons_are_repeatable_and_paired():
-    est = quam(network())
+    est = LaplaceClassifier(network(), random_state=0)
     first, second = (
         compare_uncertainty({"a": est, "b": est}, *DATA, X_OOD, **FAST).details for _ in range(2)
     )
@@ -297,17 +281,6 @@ def test_comparisons_are_repeatable_and_paired():
     # Three tasks have a value and the ends of its interval.
     assert np.isfinite(a).sum() == 3 * 3
     np.testing.assert_array_equal(a, b)
-
-
-def test_wider_intervals_for_more_confidence():
-    est, widths = ReferenceClassifier(network()), []
-    for confidence in (0.5, 0.99):
-        frame = compare_uncertainty(
-            [est], *DATA, confidence=confidence, component="total", **FAST
-        ).details
-        found = row(frame, "ReferenceClassifier", "rejection")
-        widths.append(found["ece_high"] - found["ece_low"])
-    assert 0 < widths[0] < widths[1]
 
 
 def test_progress_is_shown_only_when_asked_for(capsys):

@@ -94,21 +94,6 @@ def test_accuracy_and_who_trains_again():
             assert getattr(sklearn_quam, name)._trains_again == (base in again)
 
 
-def test_detectors_alone_are_compared():
-    net = network()
-    frame = compare_uncertainty(
-        [ood.EnergyDetector(net), IsolationForest()], *DATA, X_OOD, **FAST
-    ).details
-    assert list(frame.method.unique()) == [
-        "EnergyDetector",
-        "IsolationForest",
-        "1 - max p of the network",
-        "entropy of the network",
-    ]
-    assert frame.error.eq("").all()
-    assert row(frame, "entropy of the network", "misclassification")["roc_auc"] > 0.5
-
-
 def test_regressors_and_detectors():
     net = network(y=TARGET, kind=MLPRegressor)
     methods = {"reference": ReferenceRegressor(net), "forest": OTHERS["forest"]}

@@ -14,8 +14,6 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.model_selection import GridSearchCV, PredefinedSplit
 from sklearn.neighbors import KernelDensity
 from sklearn.neural_network import MLPClassifier
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from skorch.helper import SliceDataset
 from torch.utils.data import DataLoader, TensorDataset
@@ -30,8 +28,6 @@ from sklearn_quam.ood import (
     NearestNeighborDetector,
 )
 
-from ..network.test_inputs import CONTAINERS, PARTS, TwoInputs
-from ..network.test_inputs import Y as LABELS
 from ..networks import module_state
 from .common import make_data, make_module
 
@@ -50,7 +46,7 @@ def parts(module=None):
         CombinedDetector(
             [KernelDensity(), IsolationForest(n_estimators=5, random_state=0)], random_state=0
         )
-    ],
+    ]
 )
 def test_scikit_learn_check(estimator, check):
     check(estimator)
@@ -131,15 +127,6 @@ def test_frozen_detectors_are_not_fitted_again():
     )
 
 
-def test_rows_are_judged_alone_and_in_a_pipeline():
-    both = CombinedDetector(parts(), random_state=0).fit(X, Y, X_val=X_VAL)
-    alone = np.concatenate([both.score_samples(X_NEW[i : i + 1]) for i in range(len(X_NEW))])
-    np.testing.assert_allclose(both.score_samples(X_NEW), alone, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(both.score_samples(torch.tensor(X_NEW)), both.score_samples(X_NEW))
-    pipe = make_pipeline(StandardScaler(), CombinedDetector(parts(), random_state=0)).fit(X, Y)
-    assert pipe.predict(X_NEW).shape == (15,)
-
-
 def test_arguments_of_detectors_are_tuned():
     both = CombinedDetector(parts(), random_state=0)
     assert both.get_params()["nearestneighbordetector__n_neighbors"] == 5
@@ -174,7 +161,8 @@ def test_what_cannot_be_combined_is_refused():
 def test_compared_beside_its_parts():
     both = {"both": CombinedDetector(parts(), random_state=0), "quam": parts()[0]}
     data = (X[:40], Y[:40], X[40:], Y[40:])
-    frame = compare_uncertainty(both, *data, X_NEW + 3, n_resamples=5).details
+    held_out = {"X_val": X_VAL, "y_val": Y[:40]}
+    frame = compare_uncertainty(both, *data, X_NEW + 3, n_resamples=5, **held_out).details
     assert frame.error.eq("").all()
     assert frame.roc_auc[frame.task == "ood"].notna().all()
 
@@ -193,21 +181,6 @@ def test_doubt_and_its_threshold():
     assert alone.predict_doubt(X_NEW + 9).min() > 0.9
     with pytest.raises(ValueError, match="Pass some of them to fit, as X_val"):
         CombinedDetector(parts(), random_state=0).fit(X, Y).predict_doubt(X_NEW)
-
-
-def of_two_inputs():
-    detectors = [EnergyDetector(TwoInputs()), NearestNeighborDetector(TwoInputs())]
-    return CombinedDetector(detectors, max_rows=5, random_state=0)
-
-
-@pytest.mark.parametrize("kind", CONTAINERS)
-def test_whatever_the_detectors_take_is_taken(kind):
-    expected = of_two_inputs().fit(PARTS, LABELS).score_samples(PARTS)
-    passed = CONTAINERS[kind](PARTS)
-    # Before fit nobody knows that the last tensor of a data set is no target.
-    trained = tuple(PARTS.values()) if kind == "TensorDataset" else passed
-    scores = of_two_inputs().fit(trained, LABELS).score_samples(passed)
-    np.testing.assert_allclose(scores, expected, rtol=1e-5)
 
 
 HOLDERS = {

@@ -21,14 +21,14 @@ from sklearn_quam.ood import (
 )
 
 from ..networks import fitted as fit_quietly
-from .common import N_FEATURES, NAMES, make_data, make_detector, make_module
+from .common import EACH, N_FEATURES, make_data, make_detector, make_module
 
 X, Y = make_data()
 X_NEW = make_data(n_samples=12, seed=1)[0]
 NEEDS_HEAD = ("FDB", "NCI", "ViM", "PNML", "GradientNorm")
 
 
-@pytest.fixture(params=NAMES)
+@pytest.fixture(params=[*EACH, "MahalanobisDetector, inputs"])
 def name(request):
     return request.param
 

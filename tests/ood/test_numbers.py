@@ -7,7 +7,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import minimize
 from scipy.spatial.distance import cosine
 from scipy.special import softmax
 from sklearn.covariance import OAS, EmpiricalCovariance
@@ -19,11 +18,10 @@ from torch import nn
 from torch.nn.functional import log_softmax
 
 from sklearn_quam import ood
-from sklearn_quam.ood import nearest_neighbor
 from sklearn_quam.ood._core.reading import Seen, make_reader
+from sklearn_quam.ood.features import _among, _points
 from sklearn_quam.ood.last_layer import _Regret
 from sklearn_quam.ood.logits import _GeneralizedEntropy
-from sklearn_quam.ood.nearest_neighbor import _among, _points
 
 from ..networks import IMAGES, LABELS, SEQUENCES, TOKENS, Attention, Recurrent, Tokens, fitted
 from .common import make_data, make_module
@@ -165,17 +163,6 @@ def test_mahalanobis_one_row_at_a_time(relative, shrinkage, normalize):
     np.testing.assert_allclose(detector.fit(X, Y).score_samples(X_NEW), expected, rtol=1e-4)
 
 
-def test_lengths_of_features_count_only_where_they_are_inputs():
-    rows = X_NEW.astype(float)
-    for layer, counts in (("penultimate", False), ("input", True), (["0", "input"], True)):
-        detector = ood.MahalanobisDetector(make_module(), layer=layer).fit(X, Y)
-        score = detector._fitted.score
-        features = np.hstack([rows] * (score.moments.means.shape[1] // 4))
-        seen, doubled = (Seen(rows, factor * features, rows) for factor in (1, 2))
-        same = np.allclose(score(seen), score(doubled))
-        assert same != counts
-
-
 def test_mahalanobis_of_scikit_learn():
     """Inputs as features: the covariance of LDA, distances of EmpiricalCovariance, OAS."""
     arguments = {"layer": "input", "shrinkage": 0.0}
@@ -205,18 +192,6 @@ def test_dead_features_count_when_they_awake():
         if not relative:
             assert (detector.score_samples(awake) < 1e3 * detector.score_samples(rows).min()).all()
         assert (detector.score_samples(awake) <= detector.score_samples(rows[:5])).all()
-
-
-def test_relative_distance_falls_far_away():
-    """The quadratic part is never positive: what is gained near the data is lost farther out."""
-    for shrinkage in ("auto", 0.0, 0.5):
-        detector = ood.MahalanobisDetector(
-            make_module(), layer="input", relative=True, shrinkage=shrinkage
-        ).fit(X, Y)
-        score = detector._fitted.score
-        difference = score.overall @ score.overall.T
-        difference -= score.within @ score.within.T
-        assert np.linalg.eigvalsh(difference).max() < 1e-8
 
 
 @pytest.mark.parametrize("n_neighbors", [1, 4])
@@ -257,7 +232,7 @@ def test_some_of_many_rows_set_the_threshold(metric, monkeypatch):
     points = np.random.default_rng(0).normal(size=(300, 8))
     found = _among(_points(points, metric), 4, metric, None)
     of_all = found.left_out()
-    monkeypatch.setattr(nearest_neighbor, "_FOR_THRESHOLD", 100)
+    monkeypatch.setattr("sklearn_quam.ood.features._FOR_THRESHOLD", 100)
     of_some = found.left_out()
     assert len(of_some) == 100
     assert np.abs(of_some[:, None] - of_all).min(axis=1).max() < 1e-7
@@ -335,10 +310,7 @@ def test_pnml_is_the_published_formula(normalize):
 
 
 @settings(max_examples=30)
-@given(
-    logits=st.lists(st.floats(-30, 30), min_size=2, max_size=4),
-    leverage=st.floats(1e-6, 1e3),
-)
+@given(logits=st.lists(st.floats(-30, 30), min_size=2, max_size=4), leverage=st.floats(1e-6, 1e3))
 def test_regrets_are_exact_however_small(logits, leverage):
     """Against long decimals: most images that a network is sure of have less than 1e-16."""
     regret = _Regret(None, np.array([[leverage**0.5]]), normalize=True)
@@ -372,22 +344,6 @@ def test_pnml_bounds():
 def test_pnml_warns_of_too_few_rows():
     with pytest.warns(UserWarning, match="8 training samples leave some of the 9 directions"):
         ood.PNMLDetector(make_module()).fit(X[:8], Y[:8])
-
-
-def test_pnml_regret_of_least_squares():
-    """The leverage is what training on one more row moves a linear layer by."""
-    _, train = parts(X)
-    features = np.column_stack([train.numpy(), np.ones(len(train))])
-    row, label = features[3] * 1.7, 2.0
-    target = np.random.default_rng(0).normal(size=len(features))
-
-    def loss(weight):
-        return ((features @ weight - target) ** 2).sum() + (row @ weight - label) ** 2
-
-    start = np.linalg.lstsq(features, target, rcond=None)[0]
-    moved = row @ minimize(loss, start, tol=1e-12).x - row @ start
-    leverage = row @ np.linalg.inv(features.T @ features) @ row
-    assert moved / (label - row @ start) == pytest.approx(leverage / (1 + leverage), rel=1e-3)
 
 
 @pytest.mark.parametrize("gamma", [0.1, 0.5, 1.0])
@@ -447,16 +403,6 @@ def test_nearness_to_weights_by_hand(alpha):
     ]
     found = ood.NCIDetector(make_module(), alpha=alpha).fit(X, Y).score_samples(X_NEW)
     np.testing.assert_allclose(found, expected, rtol=1e-4)
-
-
-@pytest.mark.parametrize("kind", [ood.FDBDetector, ood.NCIDetector])
-def test_scores_of_neural_collapse_do_not_depend_on_units(kind):
-    small, large = make_module(), make_module()
-    with torch.no_grad():
-        for parameter in large[2].parameters():
-            parameter *= 8
-    scores = [kind(each).fit(X, Y).score_samples(X_NEW) for each in (small, large)]
-    np.testing.assert_allclose(*scores, rtol=1e-5)
 
 
 # -- which features ---------------------------------------------------------------------------

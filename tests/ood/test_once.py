@@ -9,11 +9,11 @@ from sklearn_quam.exceptions import SeenRowsWarning
 from sklearn_quam.model_selection import compare_uncertainty
 from sklearn_quam.ood._core.once import clock, read_once
 
-from .common import NAMES, make_data, make_detector, make_module
+from .common import EACH, make_data, make_detector, make_module
 
 X, Y = make_data()
 X_NEW = make_data(n_samples=15, seed=1)[0]
-ON_FEATURES = [name for name in NAMES if "layer" not in make_detector(name).get_params()]
+ON_FEATURES = [name for name in EACH if "layer" not in make_detector(name).get_params()]
 
 
 class Counting(nn.Module):
@@ -41,10 +41,10 @@ def ask_all(network, names):
 
 def test_scores_are_the_same_to_the_last_digit():
     network = make_module()
-    expected = ask_all(network, NAMES)
+    expected = ask_all(network, EACH)
     with read_once():
-        found = ask_all(network, NAMES)
-    for name in NAMES:
+        found = ask_all(network, EACH)
+    for name in EACH:
         np.testing.assert_array_equal(found[name][0], expected[name][0])
         assert found[name][1:] == expected[name][1:]
 

@@ -21,9 +21,7 @@ from sklearn_quam.ood._core.fitted import Known, cross_fitted
 from sklearn_quam.ood._core.reading import Seen
 from sklearn_quam.ood.last_layer import _directions
 
-from .common import NAMES, make_data, make_detector
-
-ON_TABLES = [name for name in NAMES if not name.endswith("two layers")]
+from .common import EACH, make_data, make_detector
 
 
 def split(seed):
@@ -42,7 +40,7 @@ def networks():
     return found
 
 
-@pytest.mark.parametrize("name", ON_TABLES)
+@pytest.mark.parametrize("name", EACH)
 def test_few_known_rows_of_wine_are_flagged(name, networks):
     """At a contamination of .05; before rows were left out, up to 66 %."""
     flagged = [
@@ -132,12 +130,17 @@ def test_rows_that_the_network_may_know_by_heart_are_named():
         PNMLDetector(small).fit(X[:40, :4], y[:40]).predict(X[:, :4])
 
 
-@pytest.mark.parametrize("name", ON_TABLES)
-def test_doubt_is_a_share_of_held_out_rows(name):
+@pytest.fixture(scope="module")
+def wine():
     X, y = load_wine(return_X_y=True)
     X_train, X_val, y_train, y_val = train_test_split(X, y, test_size=0.4, random_state=0)
     net = make_pipeline(StandardScaler(), MLPClassifier(max_iter=200, random_state=0))
-    net.fit(X_train, y_train)
+    return net.fit(X_train, y_train), X_train, y_train, X_val, y_val
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_doubt_is_a_share_of_held_out_rows(name, wine):
+    net, X_train, y_train, X_val, y_val = wine
     detector = make_detector(name, net).fit(X_train, y_train, X_val=X_val, y_val=y_val)
     doubt = detector.predict_doubt(X_val)
     assert ((doubt >= 0) & (doubt < 1)).all()

@@ -216,12 +216,9 @@ class BaseDetector(Saved, Thresholded, NetworkEstimator):
             self.__dict__.pop(name, None)
         network = network_of(self.estimator)
         seen = seen_of(features, logits)
-        reader = given_features(
-            network.module, seen.features, None if logits is None else seen.logits
-        )
-        seen = seen_of(
-            seen.features, None if logits is None else seen.logits, reader, self._needs_logits()
-        )
+        given = None if logits is None else seen.logits
+        reader = given_features(network.module, seen.features, given)
+        seen = seen_of(seen.features, given, reader, self._needs_logits())
         known = Known(seen, self._target_of(y, seen, network), reader)
         if features_val is None:
             return self._adopt(known)
