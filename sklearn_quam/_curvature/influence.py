@@ -50,7 +50,7 @@ class Influence(HoldsTensors):
             n_queries = len(features[0])
             return self.index.expand(n_queries, -1), self.count.expand(n_queries, -1)
         n_drawn = int(_SHARE * n_rows) if drawn else 0
-        # Numbers for every training row are large: only for so many rows at once.
+        # Numbers for every training sample are large: only for so many samples at once.
         some = rows_within(total * self._bytes_of_a_pair())
         groups = zip(*(part.split(some) for part in features), strict=True)
         found = [self._rows_for(list(group), n_rows, n_drawn) for group in groups]
@@ -58,14 +58,14 @@ class Influence(HoldsTensors):
         return index, count
 
     def _bytes_of_a_pair(self) -> int:
-        """Return what a row that is asked about takes for each training row."""
+        """Return the memory of a sample for each training sample."""
         # A kernel, its share and the sum of shares; or strengths, their sums in the widest type,
         # and a copy in that type on the way to these.
         own = self.features[0]
         return 3 * own.element_size() + 2 * accumulation_dtype(own.device).itemsize
 
     def _rows_for(self, features: list[Tensor], n_rows: int, n_drawn: int) -> tuple[Tensor, Tensor]:
-        """Return training rows, some of them drawn, for rows that are worked on together."""
+        """Return training samples, some of them drawn, for a few samples together."""
         strength = self._strength(features)
         top = strength.topk(n_rows - n_drawn, dim=1).indices
         rest = strength.scatter_(1, top, 0.0)
@@ -75,7 +75,7 @@ class Influence(HoldsTensors):
         return self.index[place], torch.cat([once, count], dim=1) * self.count[place]
 
     def _strength(self, features: list[Tensor]) -> Tensor:
-        """Return about what a change for each row costs on each training row."""
+        """Return the approximate cost of a change for each sample on each training sample."""
         strength: Any = 0.0
         for own, others, inverse in zip(features, self.features, self.inverses, strict=True):
             direction = with_constant(own, inverse) @ inverse
@@ -143,5 +143,5 @@ def _systematic_sample(sizes: Tensor, n_drawn: int, start: float) -> tuple[Tenso
     drawn = torch.searchsorted(line, points).clamp(max=sizes.shape[1] - 1)
     size = sizes.gather(1, drawn).to(line.dtype)
     count = length / (n_drawn * size.clamp(min=torch.finfo(torch.float32).tiny))
-    # Nothing is left to be drawn where no other row is moved at all.
+    # Nothing is drawn where no other sample moves.
     return drawn, torch.where(size > 0, count, 0.0).to(sizes.dtype)

@@ -66,7 +66,7 @@ class Recorder:
             if threading.get_ident() != thread:
                 return output
             if not isinstance(output, Tensor):
-                # Attention returns its weights, too; only its inputs are asked for.
+                # Attention returns its weights, too; only its inputs are used.
                 self.calls.append((name, args[0].detach(), args[0]))
                 return output
             if not output.requires_grad:
@@ -101,7 +101,7 @@ class Recorder:
 
 
 def rows_first(layers: dict[str, nn.Module], module: nn.Module, probe: Rows) -> set[str]:
-    """Return the names of layers whose first axis are the rows, or that never run."""
+    """Return the names of layers whose first axis are the samples, or that never run."""
     found = set(layers)
     for rows in (probe, tuple(part[:-1] for part in probe)):
         with Recorder(layers) as recorder, torch.no_grad(), NetworkErrors():

@@ -1,4 +1,4 @@
-"""The curvature of the loss on training samples, in the structure that is asked for."""
+"""The curvature of the loss on training samples, in a given structure."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def _rows_at_once(
 def _choose_blocks(
     network: FreeNetwork, structure: str
 ) -> tuple[list[Structure], dict[str, Kronecker]]:
-    """Return the blocks of the curvature, and those of them that belong to layers."""
+    """Return the blocks of the curvature, and the blocks of layers."""
     shapes = {name: value.shape for name, value in network.free.start.items()}
     if structure != "kron":
         return [STRUCTURES[structure](Vectors(shapes))], {}

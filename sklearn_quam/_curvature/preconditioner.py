@@ -20,7 +20,7 @@ from .prior import Evidence
 from .scores import score_view
 from .structures import Curvature, Kronecker, Structure
 
-# Rows that the curvature is measured on, and classes that each of them is differentiated for.
+# Samples on which the curvature is measured, and classes that each of them is differentiated for.
 _MAX_ROWS = 20_000
 _MAX_COLUMNS = 32
 
@@ -167,7 +167,7 @@ def make_preconditioner(
     curvature = measure_curvature(
         view, training, index, structure, groups, n_columns=_MAX_COLUMNS, decomposed=not factored
     )
-    # Each of the rows that were looked at stands for several.
+    # Each measured sample stands for several.
     share = n_training_rows / len(index)
     like = next(iter(network.free.start.values()))
     if precision is None:
@@ -190,7 +190,7 @@ def _likeliest(curvature: Curvature, start: Free, share: float) -> float:
 
 
 def _refuse_large_factors(network: FreeNetwork, structure: str, limits: Limits) -> None:
-    """Raise an error where the factors of wide layers are larger than what may be used."""
+    """Raise an error where the factors of wide layers need more memory than allowed."""
     if structure == "diag":
         return
     sizes = [n for p in network.free.start.values() if p.ndim > 1 for n in (len(p), p[0].numel())]

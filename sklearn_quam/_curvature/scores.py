@@ -153,7 +153,7 @@ class WholeNetwork:
             name: start.expand(len(rows[0]), *start.shape).clone().requires_grad_()
             for name, start in network.free.start.items()
         }
-        # One row that all see: modules that squeeze their output would lose the axis of a single.
+        # One sample for all models: modules that squeeze outputs would lose a single axis.
         shared = tuple(part[:1] for part in rows)
         with torch.enable_grad():
             predicted = network.executor.predict(network.free.weights(values), shared, rows)

@@ -1,4 +1,4 @@
-"""The plausible models of QUAM: those that searches find for the samples that are asked about."""
+"""The plausible models of QUAM, which searches find for each sample."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Run = Callable[["AdversarialModels", Inputs, Limits], object]
 
 @dataclass(frozen=True)
 class AdversarialModels:
-    """Models that explain the training data but disagree at a sample, found when asked."""
+    """Models that explain the training data but disagree at a sample, found on demand."""
 
     problem: Problem
     engine: NaturalEngine | PenaltyEngine
@@ -85,7 +85,7 @@ class AdversarialModels:
     # -- searching -------------------------------------------------------------------------
 
     def given(self, inputs: Inputs) -> tuple[Inputs, Prediction]:
-        """Return the values of samples at the cut, and what the given network predicts for them."""
+        """Return the values of samples at the cut, and the given network's predictions."""
         # Searches may be more exact than the given network is.
         if self.problem.training.losses.dtype == torch.float64:
             inputs = inputs.in_double()

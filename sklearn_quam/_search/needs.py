@@ -67,7 +67,7 @@ def measured_needs(
         try:
             return math.ceil(_RESERVE * peak_bytes(lambda: run(inputs[:n_samples], few)))
         except NetworkError:
-            # It is raised again for the samples that are asked about.
+            # It is raised again when the samples are searched.
             return 0
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):

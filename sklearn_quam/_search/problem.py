@@ -74,7 +74,7 @@ class Problem:
         def run(piece: slice) -> Any:
             numbers = index[:, piece]
             if numbers.shape[1] == 1:
-                # Modules that squeeze their output would lose the axis of a single row.
+                # Modules that squeeze their output would lose the axis of a single sample.
                 numbers = numbers.expand(-1, 2)
             predicted = executor.predict_each(weights, self.training.rows_at(numbers))
             return predicted[:, : len(index[0, piece])]
@@ -86,7 +86,7 @@ class Problem:
         pieces = list(slices(n_rows, self.rows_at_once))
         if len(pieces) == 1 or not torch.is_grad_enabled():
             return [run(piece) for piece in pieces]
-        # Gradients compute a piece once more instead of keeping what is inside the network.
+        # Gradients compute a piece once more instead of keeping its activations.
         return [
             checkpoint(run, piece, use_reentrant=False, preserve_rng_state=False)
             for piece in pieces

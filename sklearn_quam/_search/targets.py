@@ -31,7 +31,7 @@ class ClassTargets:
 
     @property
     def n_answers(self) -> int:
-        """Number of answers that can be asked for."""
+        """Number of possible answers."""
         return len(self.labels)
 
     @property
@@ -99,7 +99,7 @@ class DirectionTargets:
 
     @property
     def n_answers(self) -> int:
-        """Number of answers that can be asked for: up and down for each output."""
+        """Number of possible answers: up and down for each output."""
         return 2 * self.n_outputs
 
     @property

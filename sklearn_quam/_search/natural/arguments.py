@@ -222,7 +222,7 @@ def _head(problem: Problem, inverse: Preconditioner) -> LayerInverse | None:
 
 
 def _inverses_of_chain(problem: Problem, inverse: Preconditioner) -> list[Any] | None:
-    """Return the inverse of each layer, if what is searched is a chain of linear layers."""
+    """Return the inverse of each layer, if the searched parameters are a chain of linear layers."""
     executor, free = problem.network.executor, problem.network.free
     if not isinstance(executor, ChainExecutor) or free.updates:
         return None

@@ -46,10 +46,10 @@ class ChainState:
     goal: Tensor | None  # (n_searches,): where the searches go; known from the first step on
     left: Tensor  # (n_samples, n_in): left factor of the change of the first layer
     leverage: Tensor  # (n_samples,): product of the left factor with the sample itself
-    at_first: Tensor  # (n_samples, n_out): what the given first layer makes of the sample
+    at_first: Tensor  # (n_samples, n_out): output of the given first layer for it
     rows: TrainingSample  # Training samples on which the cost is measured
     kernel: Tensor  # (n_samples, n_rows): products of the left factor with these
-    rows_at_first: Tensor  # (n_samples, n_rows, n_out): what the given first layer makes of these
+    rows_at_first: Tensor  # (n_samples, n_rows, n_out): the same for these
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +141,7 @@ class ChainSteps(NaturalSteps):
         n_rows = state.kernel.shape[1]
         widest = max(len(layer.weight) for layer in executor.chain.layers)
         n_bytes = widest * n_rows * state.kernel.element_size()
-        # A few searches at a time: on a CPU, what a layer returns is still at hand for the next.
+        # A few searches at a time: on a CPU, the outputs of a layer stay in the cache.
         on_cpu = state.kernel.device.type == "cpu"
         size = max(1, _CACHE_BYTES // n_bytes) if on_cpu else len(state.sample)
         found = state.kernel.new_empty(len(state.sample))
@@ -192,7 +192,7 @@ def _of_logits(given: Any, logits: Tensor) -> Tensor:
 
 
 def _of_outputs(executor: Any, given: Any, outputs: Tensor) -> Tensor:
-    """Return KL(given || model) of whatever the last layer of a chain returns."""
+    """Return KL(given || model) of any outputs of the last layer."""
     # The softmax of a chain is taken over the middle axis.
     return given.kl(executor.interpret(outputs.mT))
 
@@ -271,7 +271,7 @@ def inputs_and_slopes(chain: Chain, rows: Tensor) -> tuple[list[Tensor], list[Te
 def gradients_of_layers(
     layers: list[Any], slopes: Any, changes: list[list[tuple[Tensor, Tensor]]], gradient: Tensor
 ) -> list[Tensor]:
-    """Return derivatives of scores by what each layer returns before its activation."""
+    """Return derivatives of scores by the outputs of each layer before its activation."""
     gradients = [gradient]
     for number in reversed(range(1, len(layers))):
         gradient, weight = gradients[0], layers[number].weight
@@ -286,7 +286,7 @@ def gradients_of_layers(
 def output_gradients(
     problem: Problem, original: Prediction, target: Tensor, outputs: Tensor
 ) -> Tensor:
-    """Return derivatives of the scores of targets by what the last layer returns."""
+    """Return derivatives of the scores of targets by the outputs of the last layer."""
     executor: Any = problem.network.executor
     targets: Any = problem.targets
     if returns_logits(executor):

@@ -1,4 +1,4 @@
-"""Natural and linear search as an engine: what is asked about samples, by the paths of searches."""
+"""Natural and linear search as an engine: questions about samples, answered by paths."""
 
 from __future__ import annotations
 

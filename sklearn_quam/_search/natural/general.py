@@ -115,7 +115,7 @@ class GeneralSteps(NaturalSteps):
             # The lowest point of the parabola through the cost here, its slope, and the cost there.
             slope = inner_product(downhill, direction)
             there = self._cost(problem, state, moved(state.free, -torch.ones_like(cost), direction))
-            # Nothing here jumps: rounding must not lead searches of the same row to other places.
+            # Nothing here jumps: rounding must not lead searches of a sample to other places.
             bend = torch.maximum(2 * (there - cost + slope), slope / _MAX_LENGTH)
             length = torch.nan_to_num(slope / bend.clamp(min=_TINY), 0.0, 0.0, 0.0)
             free = moved(state.free, -length, direction)
@@ -231,7 +231,7 @@ def _features(network: FreeNetwork, layers: tuple[str, ...], rows: Rows) -> list
 
 
 def _inverse_moment(features: Tensor) -> Tensor:
-    # In single precision, rounding in the inverse would choose which training rows are looked at.
+    # In single precision, rounding in the inverse would choose the training samples.
     dtype = accumulation_dtype(features.device)
     parts = (part.to(dtype) for part in features.split(_ROWS_AT_ONCE))
     moment: Any = sum(part.T @ part for part in parts) / len(features)
@@ -268,7 +268,7 @@ def moved(free: Free, length: Tensor, direction: Free) -> Free:
 
 def predict_at_query(network: FreeNetwork, free: Free, query: Rows) -> Any:
     """Return predictions of models, given by their free parameters, for the query of each."""
-    # Every row twice: modules that squeeze their output would lose the axis of a single one.
+    # Every sample twice: modules that squeeze their output would lose the axis of a single one.
     twice = tuple(part[:, None].expand(-1, 2, *part.shape[1:]) for part in query)
     return network.executor.predict_each(network.free.weights(free), twice)[:, 0]
 

@@ -36,10 +36,10 @@ class HeadState:
     searches: Searches  # The searches
     leverage: Tensor  # (n_samples,): a' A^-1 a
     left: Tensor  # (n_samples, n_in): A^-1 a
-    logits: Tensor  # (n_samples, n_classes): what the given layer returns
+    logits: Tensor  # (n_samples, n_classes): outputs of the given layer
     inverse: Tensor  # (n_classes, n_classes): the inverse curvature by logits
     change: Tensor  # (n_samples, n_targets, n_classes): the vectors c
-    # (n_samples, n_targets, n_classes): what these are the product of with the inverse curvature
+    # (n_samples, n_targets, n_classes): the vectors c times the curvature by logits
     pulled: Tensor
     rows: TrainingSample  # Training samples on which the cost is measured
     kernel: Tensor  # (n_samples, n_rows): a_i' A^-1 a of these

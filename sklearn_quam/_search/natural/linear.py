@@ -89,7 +89,7 @@ class LinearSteps:
         direction = self.preconditioner(gradient)
         return moved({name: v.detach() for name, v in free.items()}, at[index], direction)
 
-    # -- what changes ----------------------------------------------------------------------
+    # -- changes of scores ---------------------------------------------------------------------
 
     @torch.no_grad()
     def _through_chain(self, problem: Problem, searches: Searches) -> tuple[Tensor, ...]:

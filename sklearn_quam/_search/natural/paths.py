@@ -1,4 +1,4 @@
-"""The models on the path of each search, and what they say: weights, costs of answers, bounds."""
+"""The models on the path of each search: their weights, costs of answers, and bounds."""
 
 from __future__ import annotations
 

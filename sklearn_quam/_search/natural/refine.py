@@ -1,10 +1,10 @@
-"""The cheapest models that give an answer: what a search has found is made cheaper.
+"""The cheapest models that give an answer, from models that a search has found.
 
-The cost of a model is C(w') = sum of KL(p_w || p_w') over the training rows + tau / 2 |w' - w|^2,
-in nats. It is minimised where the answer just holds at a row. Gauss-Newton steps solve a quadratic
-model of the cost by conjugate gradients within the tangent of the constraint; L-BFGS goes on where
-kinks (ReLU) stop them. After every step a model is led back to where the answer just holds. All
-searches of a batch go side by side, and none depends on the others.
+The cost of a model is C(w') = sum of KL(p_w || p_w') over the training data + tau / 2 |w' - w|^2,
+in nats. It is minimised where the answer just holds at a sample. Gauss-Newton steps solve a
+quadratic model of the cost by conjugate gradients within the tangent of the constraint; L-BFGS
+continues where kinks (ReLU) stop them. After every step a model is led back to where the answer
+just holds. All searches of a batch run side by side, and none depends on the others.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _N_STARTS, _N_VECTORS = 3, 2 * _MEMORY + 16
 
 @dataclass(frozen=True)
 class Effort:
-    """How much a network allows: large ones have fewer rows and steps."""
+    """How much a network allows: large ones have fewer training samples and steps."""
 
     n_rows: int  # Training samples on which costs are measured
     share: float  # Share of the usual steps
@@ -80,14 +80,14 @@ def effort_for(problem: Problem) -> Effort:
 
 @dataclass(frozen=True, eq=False)
 class Boundary:
-    """Models that are to give an answer at a row each, and what they cost.
+    """Models that give an answer at a sample each, and their costs.
 
     Models are rows of a matrix: all free parameters one after the other.
     """
 
     problem: Problem  # In double precision
     inverse: Preconditioner | None  # An inverse of the curvature; None where there is none
-    query: Rows  # (n_searches, ...): values at the cut of the row of each search
+    query: Rows  # (n_searches, ...): values at the cut of the sample of each search
     original: Prediction  # The given network's prediction for it
     target: Tensor  # (n_searches,): the answers
     # (n_searches, n_rows): training samples on which costs are measured, and how many each of them
@@ -283,7 +283,7 @@ def _newton(
         if not ending.running.any():
             break
         if in_stages:
-            # A model of the next level may cost whatever it costs.
+            # A model of the next level may have any cost.
             level, costs = score * (1 - (number + 1) / _N_STAGES), torch.full_like(costs, torch.inf)
         step = _newton_step(boundary, models, level, damping, n_products)
         before = costs

@@ -204,7 +204,7 @@ class PenaltySearch(BaseEstimator):
 def _scale_of_layers(problem: Problem) -> dict[str, float]:
     """Return factors with which a step changes the outputs of each layer about equally."""
     free = problem.network.free
-    # A model that is linear in what is searched is easily overshot.
+    # A model that is linear in the searched parameters is easily overshot.
     if len({name.rpartition(".")[0] for name in free.names}) == 1:
         scale = _RATE_OF_ONE_LAYER / _RATE_OF_ONE_INPUT
         return dict.fromkeys(free.start, scale)
