@@ -27,7 +27,6 @@ from ..searches import quam
 from .slow_search import SlowQUAM
 
 SHORT = {"n_steps": 12, "penalty_every": 4, "learning_rate": 0.02, "tol": 0.0, "random_state": 0}
-LABELS_WITH_NOISE = ((LABELS > 0) ^ (np.arange(len(X)) % 5 == 0)).astype(int)
 WEIGHTS = np.random.default_rng(1).uniform(0.1, 3.0, size=len(X))
 
 
