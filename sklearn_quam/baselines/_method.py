@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
-from typing import Any, TypeVar, dataclass_transform
+from typing import Any, TypeVar, dataclass_transform, get_type_hints
 
 from sklearn.utils._param_validation import Interval
 
@@ -44,6 +44,10 @@ def arguments(kind: Class) -> Class:
         found |= vars(base).get("_parameter_constraints", {})
     found |= {one.name: one.metadata["allowed"] for one in fields(kind) if one.metadata}
     kind._parameter_constraints = found  # type: ignore[attr-defined]
+    # As objects: the names in them are those of the modules of the fields.
+    names = {one.name for one in fields(kind)}
+    hints = {name: hint for name, hint in get_type_hints(kind).items() if name in names}
+    kind.__init__.__annotations__ = {**hints, "return": None}
     return kind
 
 
