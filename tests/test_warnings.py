@@ -102,7 +102,8 @@ def test_sample_weights_count_in_the_comparison(classifier):
     weight = np.where(np.arange(60) < 30, 1e-3, 1.0)
     ReferenceClassifier(classifier).fit(X, wrong, sample_weight=weight)
     est = ReferenceClassifier(classifier)
-    warned(PoorFitWarning, lambda: est.fit(X, wrong, sample_weight=weight[::-1]))
+    text = warned(PoorFitWarning, lambda: est.fit(X, wrong, sample_weight=weight[::-1]))
+    assert "y encoded and weighted as then" in text
 
 
 def test_probabilities_taken_for_logits():

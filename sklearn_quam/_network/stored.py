@@ -65,10 +65,14 @@ class GivenNetworks:
                 f"estimator= takes a network of the structure that was saved, but {unfitted} "
                 "is not fitted. Pass a fitted one; its weights do not matter"
             )
-        self.networks: list[tuple[Any, Network]] = [
-            (one, read_network(final, task=task))
-            for one, (_, final) in zip(estimators, finals, strict=True)
-        ]
+        try:
+            self.networks: list[tuple[Any, Network]] = [
+                (one, read_network(final, task=task))
+                for one, (_, final) in zip(estimators, finals, strict=True)
+            ]
+        except TypeError as error:
+            words = str(error).rstrip(".")
+            raise UnreadableFileError(f"it needs the network of a {task}. {words}") from error
         self._transformers = {described(steps): steps for steps, _ in finals if steps is not None}
 
     def module(self, stored: StoredModule) -> nn.Module:

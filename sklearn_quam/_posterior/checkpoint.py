@@ -89,9 +89,11 @@ class Checkpoint:
 
     def refuse_other_runs(self) -> None:
         """Raise an error where the folder holds chunks of another run."""
-        for path in sorted(self.folder.glob("chunk-*")):
+        paths = sorted(self.folder.glob("chunk-*"))
+        for path in paths:
             if path.is_dir():
                 raise UnreadableFileError(f"{path} is a folder, where a file should be. Remove it.")
+        for path in paths:
             with contextlib.suppress(UnreadableFileError, FileNotFoundError):
                 self._check_run(read_file(path)[0])
                 return
@@ -156,6 +158,8 @@ def open_checkpoint(
         for rows in slices(len(inputs), ROWS_PER_CHUNK)
     ]
     opened = Checkpoint(Path(folder), run, chunks, fitted.diagnostics)
+    if opened.folder.exists() and not opened.folder.is_dir():
+        raise ValueError(f"checkpoint={os.fspath(folder)!r} is a file: pass the name of a folder.")
     opened.folder.mkdir(parents=True, exist_ok=True)
     opened.refuse_other_runs()
     return opened

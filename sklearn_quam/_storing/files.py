@@ -24,6 +24,7 @@ Arrays = dict[str, Tensor]
 
 _MAX_TABLE = 2**24
 _MAX_AXES = 16
+_MAX_ELEMENTS = 2**48
 _METADATA = "__metadata__"
 _DTYPES = {
     "BOOL": torch.bool,
@@ -69,7 +70,9 @@ def read(file: BinaryIO, size: int) -> tuple[Any, Arrays]:
     """Return the plain values and the arrays of a file, none of them before all was checked."""
     length = int.from_bytes(file.read(8), "little")
     if not 2 <= length <= min(_MAX_TABLE, size - 8):
-        raise UnreadableFileError("it does not begin as files of this package do")
+        raise UnreadableFileError(
+            "it does not begin as files of this package do: pass a file that save has written"
+        )
     table = parsed(file.read(length))
     metadata: Any = table.pop(_METADATA, None) if isinstance(table, dict) else None
     if not _is_record(metadata, digest=str, content=str):
@@ -80,7 +83,8 @@ def read(file: BinaryIO, size: int) -> tuple[Any, Arrays]:
             raise UnreadableFileError(f"the array {name!r} is not declared as it should be")
         dtype, shape = _DTYPES.get(entry["dtype"]), entry["shape"]
         sizes = all(type(n) is int and n >= 0 for n in shape) and len(shape) <= _MAX_AXES
-        if dtype is None or not sizes:
+        # Sizes beside a zero must be numbers that torch can hold, too.
+        if dtype is None or not sizes or math.prod(max(n, 1) for n in shape) > _MAX_ELEMENTS:
             raise UnreadableFileError(f"the array {name!r} has no type or shape that is known")
         end = position + math.prod(shape) * dtype.itemsize
         if entry["data_offsets"] != [position, end]:
@@ -106,7 +110,11 @@ def read(file: BinaryIO, size: int) -> tuple[Any, Arrays]:
 def write_file(path: Path, header: Any, arrays: Arrays, beside: Path) -> None:
     """Write a file beside its place, and move it there when it is complete."""
     # Not emptied first: somebody else may be about to move it.
-    with open(os.open(beside, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0)), "wb") as file:
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0)
+    if beside.is_symlink():
+        # In a folder from elsewhere it may lead to a file that is not ours to write.
+        beside.unlink()
+    with open(os.open(beside, flags | getattr(os, "O_NOFOLLOW", 0)), "wb") as file:
         write(file, header, arrays)
         file.truncate()
         file.flush()
@@ -118,6 +126,9 @@ def read_file(path: Path) -> tuple[Any, Arrays]:
     """Return the plain values and the arrays of a file; see `read`."""
     if path.is_dir():
         raise UnreadableFileError("it is a folder")
+    if path.exists() and not path.is_file():
+        # A pipe would be waited for.
+        raise UnreadableFileError("it is no regular file")
     with open(path, "rb") as file:
         return read(file, os.fstat(file.fileno()).st_size)
 

@@ -197,9 +197,27 @@ def test_what_is_no_folder_is_refused(tmp_path):
     for folder in ("", -0.1, 0, True):
         with pytest.raises((TypeError, ValueError), match="no folder"):
             make().predict_uncertainty(X_NEW, checkpoint=folder)
-    (tmp_path / "chunk-0000000.safetensors").mkdir()
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match="is a file: pass the name of a folder"):
+        make().predict_uncertainty(X_NEW, checkpoint=tmp_path / "file")
+    # Behind a chunk that is in order, too.
+    make().predict_uncertainty(X_NEW, checkpoint=tmp_path)
+    (tmp_path / "chunk-0000099.safetensors").mkdir()
     with pytest.raises(UnreadableFileError, match="is a folder, where a file should be"):
         make().predict_uncertainty(X_NEW, checkpoint=tmp_path)
+
+
+def test_no_file_outside_of_the_folder_is_written(tmp_path):
+    victim, folder = tmp_path / "victim", tmp_path / "run"
+    victim.write_text("not to be written")
+    folder.mkdir()
+    for name in (".chunk-0000000.part", "chunk-0000000.safetensors"):
+        (folder / name).symlink_to(victim)
+        make().predict_uncertainty(X_NEW, checkpoint=folder)
+        assert victim.read_text() == "not to be written"
+        assert not any(path.is_symlink() for path in folder.iterdir())
+        shutil.rmtree(folder)
+        folder.mkdir()
 
 
 def test_what_killed_runs_leave_is_removed(tmp_path, small_chunks):

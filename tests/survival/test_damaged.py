@@ -4,6 +4,7 @@ import contextlib
 import copy
 import io
 import json
+import os
 import pickle
 import random
 import tracemalloc
@@ -148,6 +149,12 @@ def test_names_of_a_file_are_looked_up_in_one_table_only(saved, tmp_path):
             assert loaded(signed(changed(header, path, kind), arrays), tmp_path) is None
 
 
+def test_a_pipe_is_not_waited_for(saved, tmp_path):
+    os.mkfifo(tmp_path / "est")
+    with pytest.raises(UnreadableFileError, match="no regular file"):
+        load(tmp_path / "est", estimator=NET)
+
+
 # -- what was damaged ----------------------------------------------------------------------
 
 
@@ -197,6 +204,15 @@ def rewritten(content):
         others = {key: value for key, value in table.items() if key != name}
         yield closed(others, data)
         yield closed({**others, name: entry, "more": entry}, data)
+
+
+@pytest.mark.parametrize("shape", [[0, 2**70], [2**62, 2**62, 0]])
+def test_sizes_of_empty_arrays_are_checked(saved, shape, tmp_path):
+    table, data = opened(saved[1])
+    empty = {"dtype": "F64", "shape": shape, "data_offsets": [len(data)] * 2}
+    (tmp_path / "est").write_bytes(closed({**table, "more": empty}, data))
+    with pytest.raises(UnreadableFileError, match="no type or shape that is known"):
+        load(tmp_path / "est", estimator=NET)
 
 
 def test_damage_is_seen(saved, tmp_path):

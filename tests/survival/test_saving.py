@@ -195,6 +195,7 @@ def test_what_is_passed_has_to_be_fitted_and_to_have_the_same_labels(tmp_path):
         (LogisticRegression(), "is not fitted"),
         ([], "takes one network, not a list"),
         (LogisticRegression().fit(X, WORDS), r"the labels \[0, 1, 2\], but .* \['ape'"),
+        (LinearRegression().fit(X, Y), "needs the network of a classifier. LinearRegression is a"),
     ):
         with pytest.raises(UnreadableFileError, match=words):
             load(file, estimator=wrong)

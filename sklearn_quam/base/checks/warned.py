@@ -108,7 +108,8 @@ def warn_about_poor_fit(
         warn(
             f"The network explains the training data worse than {best} would: its loss is "
             f"{loss:.4g} instead of {without:.4g}. Is X scaled and shaped as it was when the "
-            "network was trained, y encoded as then, and link= what the network returns?",
+            "network was trained, y encoded and weighted as then, and link= what the network "
+            "returns?",
             PoorFitWarning,
         )
 
