@@ -3,6 +3,7 @@
 What they stand for is tried with the packages themselves where these are installed.
 """
 
+import copy
 from collections import UserDict
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -38,6 +39,13 @@ class Table:
 
     def __getitems__(self, numbers):
         return [self[number] for number in numbers]
+
+    def remove_columns(self, name):
+        rest = copy.copy(self)
+        rest.columns = {key: part for key, part in self.columns.items() if key != name}
+        rest.column_names = list(rest.columns)
+        rest.features = {key: kind for key, kind in self.features.items() if key != name}
+        return rest
 
 
 def _plain(column, pick):

@@ -8,7 +8,7 @@ from torch import nn
 
 import sklearn_quam
 from sklearn_quam import QUAMClassifier, QUAMRegressor, ReferenceClassifier, ReferenceRegressor
-from sklearn_quam._network.inputs.rows import Inputs
+from sklearn_quam._network.inputs.rows import Inputs, StoredRows
 from sklearn_quam._posterior.training_range import input_range
 from sklearn_quam.exceptions import BeyondRangeWarning, PoorFitWarning
 
@@ -308,3 +308,23 @@ def test_the_range_of_many_rows_is_that_of_all_batches():
     np.testing.assert_allclose(found.centre[0], (rows.max(0) + rows.min(0)) / 2, rtol=1e-6)
     widths = np.ptp(rows, axis=0)
     np.testing.assert_allclose(found.width[0], np.maximum(widths, np.median(widths)), rtol=1e-6)
+
+
+class WholeNumbers:
+    """Many rows of token numbers, which notes how many are read."""
+
+    names, n_read = None, 0
+
+    def __len__(self):
+        return 100_000
+
+    def read(self, index):
+        self.n_read += len(range(len(self))[index])
+        return (np.zeros((len(range(len(self))[index]), 3), np.int64),)
+
+
+def test_whole_numbers_have_no_range_so_that_they_are_not_all_read():
+    source = WholeNumbers()
+    (centre,) = input_range(StoredRows(source, (torch.int64,), torch.device("cpu"))).centre
+    assert len(centre) == 0
+    assert 0 < source.n_read < len(source)

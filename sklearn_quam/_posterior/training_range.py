@@ -89,6 +89,8 @@ def input_range(stored: Inputs | StoredRows) -> InputRange:
             pairs = zip(extremes, found, strict=True)
             found = [(np.minimum(a[0], b[0]), np.maximum(a[1], b[1])) for a, b in pairs]
         extremes = found
+        if not any(len(low) for low, _ in found):
+            break  # whole numbers have no range: other rows need not be read
     centres = tuple((low + high) / 2 for low, high in extremes)
     return InputRange(centres, tuple(_width(high - low, low) for low, high in extremes))
 
