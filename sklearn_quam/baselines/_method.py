@@ -47,7 +47,8 @@ def arguments(kind: Class) -> Class:
     # As objects: the names in them are those of the modules of the fields.
     names = {one.name for one in fields(kind)}
     hints = {name: hint for name, hint in get_type_hints(kind).items() if name in names}
-    kind.__init__.__annotations__ = {**hints, "return": None}
+    initialiser: Any = vars(kind)["__init__"]
+    initialiser.__annotations__ = {**hints, "return": None}
     return kind
 
 
