@@ -161,6 +161,9 @@ class AdversarialSearch(BaseUncertaintyEstimator):
 
     def _warn_about(self, results: RowResults) -> None:
         super()._warn_about(results)
+        # At the default, samples without plausible rivals are certain, and nothing is amiss.
+        if self.temperature == "auto":
+            return
         searched = results.diagnostics.effective_sample_size[~results.uncertainty.beyond_range]
         n_searches = self._fitted.models.problem.targets.count
         warn_about_collapsed_weights(searched, n_searches, self.temperature_)

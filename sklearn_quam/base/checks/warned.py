@@ -191,7 +191,7 @@ def warn_about_collapsed_weights(
             f"For {int(collapsed.sum())} of {len(collapsed)} rows, almost nothing but the given "
             "network counts: their effective sample size is no larger than the number of searches "
             f"({n_searches}). Raise temperature (it is {temperature:g} nats; 1 is that of the "
-            "posterior, 30 ranks rows well), or slack for sampling='best'; and check that "
+            "posterior, 'auto' ranks samples), or slack for sampling='best'; and check that "
             "n_training_rows is not larger than the number of rows the network was trained on.",
             CollapsedWeightsWarning,
         )
