@@ -122,7 +122,7 @@ def test_a_mistake_of_ours_is_no_missing_curvature(network, monkeypatch):
 
 
 def test_a_mistake_of_ours_is_no_slow_network(network, monkeypatch):
-    monkeypatch.setattr(executors.ChainExecutor, "predict", ours)
+    monkeypatch.setattr(executors.ChainExecutor, "interpret", ours)
     with pytest.raises(TypeError, match="a mistake of ours"):
         QUAMClassifier(network).fit(X, LABELS)
 
