@@ -32,7 +32,7 @@ MIXTURES = {
     "mixture 30x5": (30, 10, 5, 1200, 1.2),
 }
 # Classes are shells around each other. Features, classes, rows.
-SHELLS = {"shells 6x4": (6, 4, 1200)}
+SHELLS = {"shells 6x4": (6, 4, 1200), "shells 10x3": (10, 3, 1200)}
 SCALES = ("wine-quality-red", "energy")  # classes are steps of a scale
 HOSPITALS = ("hungarian", "switzerland", "va")  # a network of Cleveland is asked about them
 N_CLUSTERS = 5  # of normal rows, where there are no classes to train on

@@ -19,7 +19,7 @@ from .detectors import ON_INPUTS, WITHOUT_NETWORK
 from .scale.case import METHODS, Case, Family, Members
 
 N_MEMBERS = 5
-SEEDS = (10,)
+SEEDS = (10, 11, 12, 13, 14)
 N_JUDGED = 100
 # Tables that come with scikit-learn or are made, and those of the data.
 TABLES = (
