@@ -165,7 +165,7 @@ def main():
     parser.add_argument("--seeds", type=int, nargs="+", default=[10, 11, 12])
     parser.add_argument("--methods", nargs="+", default=METHODS, choices=METHODS)
     parser.add_argument(
-        "--out", type=Path, default=Path(__file__).parent / "results/baselines.json"
+        "--out", type=Path, default=Path(__file__).parent / "results", help="folder"
     )
     parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -192,12 +192,13 @@ def main():
     packages = (sklearn_quam, sklearn, torch, np)
     versions = {package.__name__: package.__version__ for package in packages}
     settings = {"points": options.points, "left_out": LEFT_OUT, "versions": versions}
-    if options.out.exists():
+    path = options.out / "baselines.json"
+    if path.exists():
         # Methods that did not run this time keep their rows.
-        kept = json.loads(options.out.read_text())["results"]
+        kept = json.loads(path.read_text())["results"]
         rows = [row for row in kept if row["method"] not in options.methods] + rows
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps({**settings, "results": rows}, indent=1))
+    options.out.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({**settings, "results": rows}, indent=1))
 
 
 def report(rows, methods):

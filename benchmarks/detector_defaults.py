@@ -86,7 +86,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument(
-        "--out", type=Path, default=Path(__file__).parent / "results/detector_defaults.json"
+        "--out", type=Path, default=Path(__file__).parent / "results", help="folder"
     )
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -116,8 +116,8 @@ def main():
         mean = np.mean([own[column] for column in columns if column.endswith("unknown")])
         values = "".join(f"{own[column]:21.3f}" for column in columns)
         print(f"{name:<36}{values}   mean, unknown {mean:.3f}")
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(table, indent=1) + "\n")
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "detector_defaults.json").write_text(json.dumps(table, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,6 @@ from torch import nn
 
 from sklearn_quam import QUAMClassifier
 
-RESULTS = Path(__file__).parent / "results" / "memory.json"
 N_CLASSES = 10
 
 
@@ -130,10 +129,14 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=200_000)
     parser.add_argument("--rows", type=int, default=32_561, help="rows of the table")
     parser.add_argument("--cases", nargs="*", default=list(CASES), choices=list(CASES))
+    parser.add_argument(
+        "--out", type=Path, default=Path(__file__).parent / "results", help="folder"
+    )
     arguments = parser.parse_args()
     context = multiprocessing.get_context("spawn")
     # Cases that are not measured now keep what they had.
-    found = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
+    out = arguments.out / "memory.json"
+    found = json.loads(out.read_text())["results"] if out.exists() else []
     with tempfile.TemporaryDirectory() as folder:
         for kind, n_rows, width in (
             ("images", arguments.images, 784),
@@ -153,7 +156,7 @@ def main() -> None:
                 worker.join()
                 found = [old for old in found if old["case"] != name] + [result]
                 print(json.dumps(result), flush=True)
-                RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+                out.write_text(json.dumps({"results": found}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

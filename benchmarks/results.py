@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from . import digests
+from .detectors import DETECTORS
 from .digests import EARLIER, RESULTS, ROOT, digest
 from .scale import run
 from .scale.case import FIRST
@@ -42,6 +43,13 @@ SCRIPTS = {
     "beyond_range": ("beyond_range", CLASSIFIERS, True),
     "combination": ("combination", ("QUAM", "NearestNeighbor", "Energy", "PNML", "ViM"), True),
     "uci": ("paper.uci", (*REGRESSORS, "QUAM, penalty search"), True),
+    "baselines": ("baselines", (*CLASSIFIERS, "HMC"), False),
+    "importance": ("paper.importance", (), False),
+    "peer_loop": ("peer_loop", ("QUAM",), True),
+    "memory": ("memory", ("QUAM",), False),
+    "detector_defaults": ("detector_defaults", tuple(DETECTORS), True),
+    "diversity": ("paper.diversity", ("QUAM",), True),
+    "scaling": ("scaling", ("QUAM", "QUAM, linear search", "QUAM, penalty search"), False),
     "many_rows": ("many_rows", ("QUAM", "QUAM, penalty search"), False),
 }
 

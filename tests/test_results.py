@@ -89,7 +89,7 @@ def test_every_kept_result_is_shown(tables):
     assert shown <= set(tables.TABLES)
     files = {path.stem for path in tables.RESULTS.glob("*.json")}
     # Of these only figures are shown, or a comparison that passes or fails.
-    without_table = {"budget", "importance", "memory", "peers", "mnist_tuning", "mnist_300"}
+    without_table = {"importance", "memory", "peers"}
     # These stand in the guide.
     without_table |= {"detector_defaults"}
     started = {file for file in files if any(name.startswith(file) for name in shown)}

@@ -1,12 +1,12 @@
 """How different are the found models? Adversarial models against as many members of an ensemble.
 
-(i) Mechanisms: integrated gradients (captum) of the class that the given network predicts, for each
+(i) Mechanisms: integrated gradients of the class that the given network predicts, for each
 of the models and an image. The faster the variance that their principal components explain rises,
 the more the models have in common. (ii) Predictions: those of each model on held-out images of
 MNIST as one vector, principal components of all vectors, and the area of the convex hull of each
 kind of models in the plane of the first two.
 
-Adversarial models are the most divergent feasible ones of the ten searches for an image of
+Adversarial models are the most divergent feasible ones of the searches for an image of
 Omniglot; searches that find none are left out, and so are images with fewer than three. The average
 is over images.
 
@@ -20,11 +20,11 @@ from sklearn.decomposition import PCA
 
 import sklearn_quam
 
-from . import mnist
 from .lenet import LeNet, load_images, load_networks, load_training_data
 from .runs import options, report, run, save_figure
 
 N_HELD_OUT = 1000
+N_POINTS = 50  # of each integral
 FEWEST_MODELS = 3  # that have a convex hull
 
 
@@ -42,16 +42,17 @@ def adversarial_networks(estimator, image):
 
 def attributions(networks, image, given):
     """Return the integrated gradients of each network for one image, as vectors of length one."""
-    from captum.attr import IntegratedGradients
-
     image = torch.tensor(image[None])
     with torch.no_grad():
         target = int(given(image).argmax())
-    vectors = [
-        IntegratedGradients(network).attribute(image, target=target).detach().numpy().ravel()
-        for network in networks
-    ]
-    return np.array([vector / np.linalg.norm(vector) for vector in vectors])
+    points, weights = (torch.tensor(part) for part in np.polynomial.legendre.leggauss(N_POINTS))
+    shares = ((points + 1) / 2).float().reshape(-1, 1, 1, 1)
+    vectors = []
+    for network in networks:
+        images = (shares * image).requires_grad_()
+        (slopes,) = torch.autograd.grad(network(images)[:, target].sum(), images)
+        vectors.append((torch.einsum("p,p...->...", weights.float(), slopes) * image[0]).ravel())
+    return np.array([vector / vector.norm() for vector in vectors])
 
 
 def predictions(networks, images):
@@ -114,19 +115,17 @@ def main():
     torch.set_num_threads(1)
     members = load_networks(chosen.data, 42)
     X, y, X_held_out, _ = load_training_data(chosen.data, 42)
-    arguments = {**mnist.PENALTY, "search__sampling": "best"}
     images = load_images(chosen.data, "omniglot", chosen.images)
     fitted = []
 
     def task(image):
         if not fitted:
-            est = sklearn_quam.QUAMClassifier(members[0], random_state=0)
-            fitted.append(est.set_params(**arguments).fit(X, y))
+            fitted.append(sklearn_quam.QUAMClassifier(members[0], random_state=0).fit(X, y))
         return compare(fitted[0], members, image, X_held_out[:N_HELD_OUT])
 
     tasks = {f"image {i}": lambda image=image: task(image) for i, image in enumerate(images)}
     path = chosen.out / "diversity.json"
-    settings = {"QUAM": arguments, "models": "feasible", "class": "of the given network"}
+    settings = {"models": "feasible", "class": "of the given network"}
     results = run(path, settings, tasks).values()
     rows = [row for row in results if row["n_models"] >= FEWEST_MODELS]
     print(f"{len(rows)} of {len(results)} images have at least {FEWEST_MODELS} adversarial models")
