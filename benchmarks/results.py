@@ -50,6 +50,7 @@ SCRIPTS = {
     "detector_defaults": ("detector_defaults", tuple(DETECTORS), True),
     "diversity": ("paper.diversity", ("QUAM",), True),
     "scaling": ("scaling", ("QUAM", "QUAM, linear search", "QUAM, penalty search"), False),
+    "peak": ("peak", ("QUAM",), False),
     "many_rows": ("many_rows", ("QUAM", "QUAM, penalty search"), False),
 }
 

@@ -136,6 +136,7 @@ TABLES = {
             "many_rows",
             "peer_loop",
             "scaling",
+            "peak",
             "peers_on_mnist",
         )
     },
@@ -239,6 +240,7 @@ SECTIONS = (
     ),
     ("Many training rows", "benchmarks.many_rows", ["many_rows"]),
     ("How cost grows", "benchmarks.scaling", ["scaling", "scaling_relative", "scaling_million"]),
+    ("What of the processor is used", "benchmarks.peak", ["peak"]),
     ("One image and one network at a time", "benchmarks.peer_loop", ["peer_loop"]),
     ("Against peers in one run", "benchmarks.peers_on_mnist", ["peers_on_mnist"]),
     ("How different the found models are", "benchmarks.paper.diversity", ["diversity"]),
