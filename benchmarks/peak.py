@@ -1,9 +1,9 @@
 """How much of what the processor can multiply natural search uses.
 
-Floating-point operations of matrix multiplications and convolutions are counted by torch
-(``FlopCounterMode``) while samples are judged; they are divided by the processor seconds of the same
-samples, and by what one large product of matrices in single precision reaches in the same run, on
-one thread. What is no matrix product, exponentials above all, takes time and counts nothing.
+Floating-point operations of matrix products and convolutions are counted by torch
+(``FlopCounterMode``) while samples are judged; they are divided by the processor seconds of the
+same samples, and by what one large product of matrices in single precision reaches in the same
+run, on one thread. What is no product, exponentials above all, takes time and counts nothing.
 
     python -m benchmarks.peak
 """
