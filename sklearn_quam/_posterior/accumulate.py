@@ -318,19 +318,10 @@ class GaussianPosterior(Posterior):
         return entropies.reshape(self.given.mean.shape).sum(dim=-1)
 
 
-def make_posterior(
-    given: Prediction,
-    setting: str,
-    measure: str,
-    *,
-    predictive: bool = False,
-    standard_error: bool = True,
-) -> Posterior:
-    """Return an empty accumulator of the kind of a prediction."""
-    if isinstance(given, Gaussian):
-        return GaussianPosterior(given, setting, measure, predictive, standard_error)
-    assert isinstance(given, Categorical)
-    return CategoricalPosterior(given, setting, measure, predictive, standard_error)
+def make_posterior(given: Prediction, *question: str, **options: bool) -> Posterior:
+    """Return an empty accumulator of the kind of a prediction, for a setting and a measure."""
+    kind: Any = GaussianPosterior if isinstance(given, Gaussian) else CategoricalPosterior
+    return kind(given, *question, **options)
 
 
 def _normalised(prediction: Categorical) -> Categorical:

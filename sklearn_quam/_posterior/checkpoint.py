@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import random
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from ..exceptions import UnreadableFileError
 from .fitted import FittedMethod, Question
 from .results import RowResults
 
-_FORMAT = 2
+_FORMAT = 3
 # Samples of a chunk, whatever the method, the machine and its memory: no more are lost, and how
 # samples are grouped, which shows in the last digits, does not depend on the folder.
 ROWS_PER_CHUNK = 32
@@ -51,8 +51,8 @@ class Checkpoint:
     run: dict[str, Any]
     # The samples of each chunk
     chunks: list[slice]
-    # The kind of diagnostics that results have
-    diagnostics: type
+    # Columns of diagnostics, besides those of all methods
+    diagnostics: tuple[str, ...]
 
     def has(self, number: int) -> bool:
         """Return whether a chunk is done."""
@@ -70,22 +70,21 @@ class Checkpoint:
             if not self.has(number):
                 raise
 
-    def find(self, number: int) -> RowResults | None:
-        """Return a chunk if it is done; one that cannot be read is not."""
-        try:
-            header, arrays = read_file(self._file(number))
-            self._check_run(header)
-            results = self._results(number, header, arrays)
-        except FileNotFoundError:
-            return None
-        except UnreadableFileError:
-            # A disk may have lost what was written last: it is computed again.
-            self._file(number).unlink(missing_ok=True)
-            return None
-        # A killed process may have left a file behind, which nobody needs any more.
-        with contextlib.suppress(PermissionError):
-            self._beside(number).unlink(missing_ok=True)
-        return results
+    def found(self, known: Container[int]) -> Iterator[tuple[int, RowResults]]:
+        """Yield the chunks that are done, but those that are known; delete unreadable ones."""
+        for number in range(len(self.chunks)):
+            if number in known or not self.has(number):
+                continue
+            try:
+                yield number, self._read(number)
+                # A killed process may have left a file behind, which nobody needs any more.
+                with contextlib.suppress(PermissionError):
+                    self._beside(number).unlink(missing_ok=True)
+            except FileNotFoundError:
+                pass  # Another process has moved it meanwhile
+            except UnreadableFileError:
+                # A disk may have lost what was written last: it is computed again.
+                self._file(number).unlink(missing_ok=True)
 
     def refuse_other_runs(self) -> None:
         """Raise an error where the folder holds chunks of another run."""
@@ -109,16 +108,17 @@ class Checkpoint:
                 "Choose another folder, or delete this one if it is no longer needed."
             )
 
-    def _results(self, number: int, header: Any, arrays: Any) -> RowResults:
+    def _read(self, number: int) -> RowResults:
         """Return the results of a chunk, if they are what results can be."""
-        rows = self.chunks[number]
+        rows, (header, arrays) = self.chunks[number], read_file(self._file(number))
+        self._check_run(header)
         results: RowResults = read_as(RowResults, header.get("results"), arrays)
         uncertainty, diagnostics = results.uncertainty, results.diagnostics
         numbers = [results.prediction, results.variance, *uncertainty]
         vectors = [*uncertainty, *diagnostics._columns().values()]
         fine = (
             header.get("rows") == [rows.start, rows.stop]
-            and type(diagnostics) is self.diagnostics
+            and tuple(diagnostics._columns())[3:] == self.diagnostics
             and all(len(column) == rows.stop - rows.start for column in (*numbers, *vectors))
             and all(column.dtype.kind == "f" and np.isfinite(column).all() for column in numbers)
             and all(column.ndim == 1 for column in vectors)
@@ -139,8 +139,6 @@ def open_checkpoint(
     folder: str | os.PathLike, fitted: FittedMethod, inputs: Any, question: Question
 ) -> Checkpoint:
     """Return the folder of a run; it is made if there is none, and refused if it is of another."""
-    if not isinstance(folder, (str, os.PathLike)) or not os.fspath(folder):
-        raise ValueError(f"checkpoint={folder!r} is no folder: pass its name.")
     # Ensembles have samples for each of their networks.
     own = [inputs.reference, *inputs.members] if hasattr(inputs, "members") else [inputs]
     run = {
@@ -153,10 +151,7 @@ def open_checkpoint(
         "setting": question.setting,
         "measure": question.measure,
     }
-    chunks = [
-        slice(rows.start, min(rows.stop, len(inputs)))
-        for rows in slices(len(inputs), ROWS_PER_CHUNK)
-    ]
+    chunks = list(slices(len(inputs), ROWS_PER_CHUNK))
     opened = Checkpoint(Path(folder), run, chunks, fitted.diagnostics)
     if opened.folder.exists() and not opened.folder.is_dir():
         raise ValueError(f"checkpoint={os.fspath(folder)!r} is a file: pass the name of a folder.")
@@ -174,8 +169,3 @@ def digest_of_rows(inputs: Any) -> str:
         for digest, part in zip(digests, parts, strict=True):
             digest.update(part.cpu().numpy().tobytes())
     return "".join(digest.hexdigest() for digest in digests)
-
-
-def in_any_order(numbers: list[int]) -> list[int]:
-    """Return numbers shuffled, so that processes that share a folder rarely do the same work."""
-    return random.Random(os.urandom(8)).sample(numbers, len(numbers))

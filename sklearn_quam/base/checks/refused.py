@@ -9,7 +9,7 @@ import numpy as np
 from joblib import parallel
 from torch import Tensor
 
-from ..._messages import few, shown
+from ..._messages import shown
 from ..._network.inputs.sources import open_source
 
 # Endings of files that networks are often fed with.
@@ -111,14 +111,6 @@ def refuse_options(errors: Any, checkpoint: Any) -> None:
     is_path = isinstance(checkpoint, (str, os.PathLike)) and str(checkpoint)
     if checkpoint is not None and not is_path:
         raise TypeError(f"checkpoint={shown(checkpoint)} is no folder: pass a str or a path.")
-
-
-def refuse_unknown_answer(target: Any, answers: Any) -> None:
-    """Refuse a target that is no label, or no direction of a regressor."""
-    if target is not None and not any(np.array_equal(name, target) for name in answers):
-        raise ValueError(
-            f"target={shown(target)} is no answer of the network: choose one of {few(answers)}."
-        )
 
 
 def refuse_infinite_loss(loss: float) -> None:
