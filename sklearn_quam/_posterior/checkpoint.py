@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from .._network.limits import batches, slices
-from .._storing.files import package_version, read_file, write_file
+from .._storing.files import package_version, place_beside, read_file, write_file
 from .._storing.schema import read_as, write_as
 from ..exceptions import UnreadableFileError
 from .fitted import FittedMethod, Question
@@ -29,17 +29,6 @@ _FORMAT = 3
 # Samples of a chunk, whatever the method, the machine and its memory: no more are lost, and how
 # samples are grouped, which shows in the last digits, does not depend on the folder.
 ROWS_PER_CHUNK = 32
-# Keys that identify a run, and the words for a difference.
-_COMPARED = {
-    "model": "another fitted estimator",
-    "rows": "other rows of X",
-    "n_rows": "other rows of X",
-    "setting": "another setting",
-    "measure": "another measure",
-    "made_by": "another version of sklearn_quam or torch",
-    "format": "another version of sklearn_quam",
-    "rows_per_chunk": "another version of sklearn_quam",
-}
 
 
 @dataclass(frozen=True)
@@ -47,7 +36,7 @@ class Checkpoint:
     """A folder of finished chunks."""
 
     folder: Path
-    # Values of the keys that identify the run
+    # What identifies the run, by the words for another one
     run: dict[str, Any]
     # The samples of each chunk
     chunks: list[slice]
@@ -60,11 +49,10 @@ class Checkpoint:
 
     def keep(self, number: int, results: RowResults) -> None:
         """Store a chunk that is done."""
-        rows = self.chunks[number]
-        tree, arrays = write_as(RowResults, results)
+        rows, (tree, arrays) = self.chunks[number], write_as(RowResults, results)
         header = {"run": self.run, "rows": [rows.start, rows.stop], "results": tree}
         try:
-            write_file(self._file(number), header, arrays, self._beside(number))
+            write_file(self._file(number), header, arrays)
         except (FileNotFoundError, PermissionError):
             # Another process has done the same chunk meanwhile, and moved or cleared the file.
             if not self.has(number):
@@ -79,7 +67,7 @@ class Checkpoint:
                 yield number, self._read(number)
                 # A killed process may have left a file behind, which nobody needs any more.
                 with contextlib.suppress(PermissionError):
-                    self._beside(number).unlink(missing_ok=True)
+                    place_beside(self._file(number)).unlink(missing_ok=True)
             except FileNotFoundError:
                 pass  # Another process has moved it meanwhile
             except UnreadableFileError:
@@ -101,7 +89,7 @@ class Checkpoint:
         found = header.get("run") if isinstance(header, dict) else None
         if not isinstance(found, dict):
             raise UnreadableFileError("It is no chunk of a run")
-        other = {words: None for key, words in _COMPARED.items() if found.get(key) != self.run[key]}
+        other = [words for words, value in self.run.items() if found.get(words) != value]
         if other:
             raise ValueError(
                 f"The folder {os.fspath(self.folder)!r} holds a run of {' and '.join(other)}. "
@@ -131,9 +119,6 @@ class Checkpoint:
     def _file(self, number: int) -> Path:
         return self.folder / f"chunk-{number:07d}.safetensors"
 
-    def _beside(self, number: int) -> Path:
-        return self.folder / f".chunk-{number:07d}.part"
-
 
 def open_checkpoint(
     folder: str | os.PathLike, fitted: FittedMethod, inputs: Any, question: Question
@@ -141,15 +126,13 @@ def open_checkpoint(
     """Return the folder of a run; it is made if there is none, and refused if it is of another."""
     # Ensembles have samples for each of their networks.
     own = [inputs.reference, *inputs.members] if hasattr(inputs, "members") else [inputs]
+    versions = f"sklearn_quam {package_version()}, torch {torch.__version__}"
     run = {
-        "format": _FORMAT,
-        "made_by": f"sklearn_quam {package_version()}, torch {torch.__version__}",
-        "model": fitted.identity,
-        "rows": "".join(map(digest_of_rows, own)),
-        "n_rows": len(inputs),
-        "rows_per_chunk": ROWS_PER_CHUNK,
-        "setting": question.setting,
-        "measure": question.measure,
+        "another fitted estimator": fitted.identity,
+        "other rows of X": ["".join(map(digest_of_rows, own)), len(inputs)],
+        "another setting": question.setting,
+        "another measure": question.measure,
+        "another version of sklearn_quam or torch": [versions, _FORMAT, ROWS_PER_CHUNK],
     }
     chunks = list(slices(len(inputs), ROWS_PER_CHUNK))
     opened = Checkpoint(Path(folder), run, chunks, fitted.diagnostics)

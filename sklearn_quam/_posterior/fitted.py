@@ -135,7 +135,7 @@ class FittedMethod(Generic[AnyModels]):
             beyond[within] = saturated
         if beyond.any():
             index = torch.as_tensor(np.flatnonzero(beyond), device=original.device)
-            parts.append(self._beyond(original[index], question))
+            parts.append(results_beyond_range(original[index], question, self.diagnostics))
         return join(parts).some(np.argsort(np.argsort(beyond, kind="stable")))
 
     def _sampled(
@@ -167,14 +167,9 @@ class FittedMethod(Generic[AnyModels]):
         agree = posterior.all_agree()
         return results, self.known.saturated(results, agree, original, setting, question.measure)
 
-    def _beyond(self, prediction: Prediction, question: Question) -> RowResults:
-        return results_beyond_range(
-            prediction, question.measure, self.diagnostics, question.predictive
-        )
-
     def _failed(self, error: NetworkError, question: Question) -> RowResults:
         """Return the results of a sample for which the network raises an error."""
-        results = self._beyond(self.known.constant, question)
+        results = results_beyond_range(self.known.constant, question, self.diagnostics)
         cause = error.__cause__ or error
         words = np.array([f"{type(cause).__name__}: {cause}"], dtype=object)
         return results._replace(diagnostics=replace(results.diagnostics, error=words))

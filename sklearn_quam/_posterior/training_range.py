@@ -199,10 +199,10 @@ def _constant(training: TrainingSet, original: Prediction) -> Categorical | Gaus
 
 
 def results_beyond_range(
-    prediction: Prediction, measure: str, diagnostics: tuple[str, ...], predictive: bool = False
+    prediction: Prediction, question: Any, diagnostics: tuple[str, ...]
 ) -> RowResults:
     """Return an infinite uncertainty around a prediction that is finite."""
-    posterior = make_posterior(prediction, "given", measure, standard_error=False)
+    posterior = make_posterior(prediction, "given", question.measure, standard_error=False)
     posterior.update(prediction[None])
     aleatoric = posterior.uncertainty().aleatoric.clip(-INFINITE, INFINITE)
     infinite = np.full_like(aleatoric, INFINITE)
@@ -211,7 +211,7 @@ def results_beyond_range(
         Uncertainty(aleatoric, infinite, infinite.copy()),
         Diagnostics._beyond_range(len(aleatoric), diagnostics),
         np.full_like(posterior.variance(), INFINITE),
-        _widest(prediction) if predictive else None,
+        _widest(prediction) if question.predictive else None,
     )
 
 

@@ -19,7 +19,6 @@ from sklearn.utils.validation import check_is_fitted
 
 from .._documented import QUERY, documented
 from .._messages import shown
-from .._network.free import free_network
 from .._network.inputs.rows import StoredRows
 from .._network.inputs.sources import some_rows
 from .._network.limits import (
@@ -31,14 +30,12 @@ from .._network.limits import (
 )
 from .._network.parameters import LoRA
 from .._network.predictions import Prediction
-from .._network.reference import ReferenceModel
 from .._posterior.answering import answer
 from .._posterior.fitted import FittedMethod, Models, Question
 from .._posterior.progress import Progress
 from .._posterior.results import COMPONENTS, RowResults, Uncertainty
 from .._posterior.tables import index_of
 from .._posterior.training_range import training_range, warn_beyond_range
-from .._typing import Parameters
 from ._data import FitData, check_target
 from ._doubt import MAX_KNOWN_ROWS, DoubtScale, Tail, needs_known_samples, threshold_of
 from ._reading import NetworkEstimator
@@ -57,8 +54,6 @@ class BaseUncertaintyEstimator(Saved, NetworkEstimator):
     _rows_in_parallel: ClassVar[bool] = False
     # Whether the method trains the given network further, or trains others.
     _trains_again: ClassVar[bool] = False
-    # Whether models differ from the given network in its weights, which `parameters` names.
-    _changes_weights: ClassVar[bool] = False
     # Otherwise doubt grows with the risk alone.
     _risk_is_probability: ClassVar[bool] = True
     # Whether the given network predicts in all settings.
@@ -77,7 +72,6 @@ class BaseUncertaintyEstimator(Saved, NetworkEstimator):
         "memory_limit": [Interval(Real, 0, None, closed="neither"), str, None],
     }
 
-    parameters: Parameters
     setting: str
     verbose: int | None
     _fitted: FittedMethod[Any]
@@ -124,21 +118,7 @@ class BaseUncertaintyEstimator(Saved, NetworkEstimator):
             raise ValueError("X_val and y_val go together: pass both or neither.")
         if y_val is not None:
             y_val = check_target(self._task, y_val, "y_val")
-        self._fit(X, y, sample_weight, fit_params, X_val, y_val)
-        if X_val is not None and not self._is_member:
-            try:
-                self._calibrate(X_val, y_val)
-            finally:
-                if not hasattr(self, "_known_rows"):
-                    del self._fitted  # a fit that fails leaves nothing that answers
-        return self
-
-    @gradients_allowed()
-    def _fit(
-        self, X: Any, y: Any, sample_weight: Any, fit_params: dict, X_val: Any, y_val: Any
-    ) -> None:
-        """Read network and data, and build the object that answers."""
-        with short_passes(self.memory_limit):
+        with gradients_allowed(), short_passes(self.memory_limit):
             data = self._given(X, y, sample_weight, fit_params, X_val, y_val)
             known = training_range(data.training, data.original)
             if not self._is_member:
@@ -148,19 +128,17 @@ class BaseUncertaintyEstimator(Saved, NetworkEstimator):
                 own = identity(self, data, models)
                 self._fitted = FittedMethod(data.reference, models, known, self._diagnostics, own)
         self._fitted_parameters = parameters_now(self)
+        if X_val is not None and not self._is_member:
+            try:
+                self._calibrate(X_val, y_val)
+            finally:
+                if not hasattr(self, "_known_rows"):
+                    del self._fitted  # a fit that fails leaves nothing that answers
+        return self
 
     def _fit_models(self, fit: FitData) -> Models:
         """Return the plausible models, a frozen object: a method fills this in."""
         raise NotImplementedError
-
-    def _free_network(self, reference: ReferenceModel, inputs: StoredRows, seed: int) -> Any:
-        """Return the network as a function of its free parameters; set their names and number."""
-        if not self._changes_weights:
-            return None
-        network = free_network(reference, self.parameters, inputs, seed)
-        self.parameter_names_ = list(network.free.names)
-        self.n_parameters_searched_ = network.free.size
-        return network
 
     def _limits(self, fit: FitData) -> Limits:
         """Return the memory that fitting may use."""

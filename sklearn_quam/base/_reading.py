@@ -17,17 +17,18 @@ from torch import Tensor
 
 from .._messages import ShortMessages, shown
 from .._network.adapters import Network, check_kind, is_pretrained, is_torch, split_pipeline
+from .._network.free import free_network
 from .._network.inputs.items import StoredDataset
 from .._network.inputs.rows import Inputs, StoredRows
 from .._network.inputs.sources import transformed
 from .._network.predictions import Gaussian, Prediction
 from .._network.reference import ReferenceModel, TrainingSet, build_reference
 from .._network.training import default_network, sample_weight_argument, train
-from .._typing import Device, RandomState
+from .._typing import Device, Parameters, RandomState
 from ._data import FitData, Passed, check_rows, check_training_data, check_weight
 from ._wrapping import CLONED_ATTRIBUTES, changed_parameters, is_kept, parameters_now
 from .checks.agreement import check_agreement
-from .checks.refused import refuse_infinite_loss, refuse_targets
+from .checks.refused import refuse_infinite_loss
 from .checks.seen import Families, passed_rows
 
 # Fitted attributes that exist only if `fit` was given held-out samples.
@@ -42,6 +43,8 @@ class NetworkEstimator(ShortMessages, BaseEstimator):
     _is_member = False
     # Whether the transformers are those of the default network: X is checked as without them.
     _scales_inputs = False
+    # Whether models differ from the given network in its weights, which `parameters` names.
+    _changes_weights: ClassVar[bool] = False
     # Arguments that may be changed after `fit`.
     _live_parameters: ClassVar[tuple[str, ...]] = ()
     _parameter_constraints: ClassVar[dict] = {
@@ -54,6 +57,7 @@ class NetworkEstimator(ShortMessages, BaseEstimator):
     estimator: Any
     link: str | None
     output: str | int | None
+    parameters: Parameters
     device: Device
     random_state: RandomState
 
@@ -151,7 +155,6 @@ class NetworkEstimator(ShortMessages, BaseEstimator):
         # An earlier fit must not answer if this one fails.
         for name in ("_fitted", *_OF_HELD_OUT_ROWS):
             self.__dict__.pop(name, None)
-        refuse_targets(y, self._task)
         estimator = self._wrapped()
         check_kind(split_pipeline(estimator)[1], self._task)
         if not self._is_member:
@@ -215,14 +218,14 @@ class NetworkEstimator(ShortMessages, BaseEstimator):
         passed = Passed(X, X_checked, y_checked, sample_weight, fit_params, X_val, y_val)
         return FitData(reference, training, original, free, seed, passed)
 
-    def _free_network(
-        self,
-        reference: ReferenceModel,  # noqa: ARG002
-        inputs: StoredRows,  # noqa: ARG002
-        seed: int,  # noqa: ARG002
-    ) -> Any:
-        """Return the network as a function of what may change; None if nothing does."""
-        return None
+    def _free_network(self, reference: ReferenceModel, inputs: StoredRows, seed: int) -> Any:
+        """Return the network as a function of its free parameters; set their names and number."""
+        if not self._changes_weights:
+            return None
+        network = free_network(reference, self.parameters, inputs, seed)
+        self.parameter_names_ = list(network.free.names)
+        self.n_parameters_searched_ = network.free.size
+        return network
 
     def _wrapped(self) -> Any:
         """Return the estimator that the network is taken from."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import uuid
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -93,11 +92,7 @@ class Saved:
                 "of a function as parameters= or metric=, a number as random_state=, a search of "
                 "this package, and labels that are texts or numbers."
             ) from error
-        beside = Path(path).with_name(f".{uuid.uuid4().hex}.part")
-        try:
-            write_file(Path(path), header, arrays, beside)
-        finally:
-            beside.unlink(missing_ok=True)
+        write_file(Path(path), header, arrays)
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()  # type: ignore[assignment]

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 from joblib import parallel
-from torch import Tensor
 
 from ..._messages import shown
 from ..._network.inputs.sources import open_source
@@ -17,8 +16,8 @@ _FILES = (".bmp", ".gif", ".jpeg", ".jpg", ".npy", ".png", ".tif", ".tiff", ".wa
 
 
 def refuse_targets(y: Any, task: str) -> None:
-    """Refuse targets that are missing, and texts as targets of a regressor."""
-    if y is None or isinstance(y, Tensor):
+    """Refuse targets that are missing, texts as those of a regressor, and several labels."""
+    if y is None:
         return
     try:
         values = np.asarray(y)
@@ -41,17 +40,12 @@ def refuse_targets(y: Any, task: str) -> None:
                     f"y contains texts such as {shown(text)}, but a regressor predicts values. "
                     "Pass numbers, or use the classifier of the same method."
                 ) from None
+    if task == "classifier" and values.ndim > 1 and values.shape[1:] != (1,):
+        _refuse_several_labels(values)
 
 
-def refuse_several_labels(y: Any) -> None:
-    """Refuse several labels a sample."""
-    try:
-        shape = np.shape(y)
-    except (RuntimeError, TypeError, ValueError):
-        return  # the usual validation has a message for it
-    if len(shape) < 2 or shape[1] == 1 == len(shape) - 1:
-        return
-    values = np.asarray(y)
+def _refuse_several_labels(values: np.ndarray) -> None:
+    shape = values.shape
     is_binary = values.dtype.kind in "biuf" and bool(np.isin(values, (0, 1)).all())
     if len(shape) == 2 and is_binary and bool((values.sum(axis=1) == 1).all()):
         raise ValueError(
