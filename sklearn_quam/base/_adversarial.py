@@ -54,6 +54,7 @@ class AdversarialSearch(BaseUncertaintyEstimator):
     # What search="auto" means where the curvature can be measured, and why.
     _auto_search: ClassVar[type]
     _auto_reason: ClassVar[str]
+    _targets: Callable[[Any], Targets]  # the targets of the searches of a sample
     _rows_in_parallel = True
     _changes_weights = True
     _diagnostics = ("rival", "rival_cost", "feasible", "n_steps")
@@ -135,10 +136,6 @@ class AdversarialSearch(BaseUncertaintyEstimator):
 
     def _kind_of(self, word: str) -> type:
         return self._auto_search if word == "auto" else SEARCHES[word]
-
-    def _targets(self, asked: Any) -> Targets:
-        """Return the targets of the searches of a sample."""
-        raise NotImplementedError
 
     def _most_known_rows(self) -> int:
         # A tenth of a second for each of them.

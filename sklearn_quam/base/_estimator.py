@@ -7,6 +7,7 @@ hands the predictions of plausible models to an accumulator.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any, ClassVar
@@ -71,6 +72,12 @@ class BaseUncertaintyEstimator(Saved, NetworkEstimator):
         "parameters": [str, Interval(Integral, 1, None, closed="left"), list, callable, LoRA],
         "memory_limit": [Interval(Real, 0, None, closed="neither"), str, None],
     }
+
+    # What classifiers and regressors fill in: labels or values, given probabilities or means; how
+    # far targets are from the average prediction; the risk of each prediction.
+    _decide: Callable[[np.ndarray], np.ndarray]
+    _conformal_scores: Callable[[Any, Any], np.ndarray]
+    _risk: Callable[[RowResults], np.ndarray]
 
     setting: str
     verbose: int | None
@@ -157,10 +164,6 @@ class BaseUncertaintyEstimator(Saved, NetworkEstimator):
         """Return the average prediction of all plausible models."""
         return self._results(X, predictive=True).predictive
 
-    def _conformal_scores(self, predictive: Any, y_val: Any) -> np.ndarray:
-        """Return how far targets are from the average prediction."""
-        raise NotImplementedError
-
     def _question(self, inputs: StoredRows) -> Question:
         """Return what is asked, by the arguments that may change after `fit`."""
         device, n_workers = self._fitted.reference.device, 1
@@ -243,10 +246,6 @@ class BaseUncertaintyEstimator(Saved, NetworkEstimator):
         results = self._results(X)
         return self._decide(results.prediction), results.uncertainty
 
-    def _decide(self, outputs: np.ndarray) -> np.ndarray:
-        """Return labels or values, given probabilities or means."""
-        raise NotImplementedError
-
     def predict_uncertainty(
         self,
         X: Any,
@@ -294,10 +293,6 @@ class BaseUncertaintyEstimator(Saved, NetworkEstimator):
     def _most_known_rows(self) -> int:
         """Return the largest number of held-out samples that measure doubt."""
         return MAX_KNOWN_ROWS
-
-    def _risk(self, results: RowResults) -> np.ndarray:
-        """Return the risk of each prediction."""
-        raise NotImplementedError
 
     def _keep_known_rows(self, X_val: Any, n_rows: int) -> None:
         """Keep risk, aleatoric and epistemic uncertainty of held-out samples."""

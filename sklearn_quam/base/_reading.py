@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from numbers import Integral
 from typing import Any, ClassVar
@@ -16,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from .._messages import ShortMessages, shown
-from .._network.adapters import Network, check_kind, is_pretrained, is_torch, split_pipeline
+from .._network.adapters import check_kind, is_pretrained, is_torch, split_pipeline
 from .._network.free import free_network
 from .._network.inputs.items import StoredDataset
 from .._network.inputs.rows import Inputs, StoredRows
@@ -53,6 +54,12 @@ class NetworkEstimator(ShortMessages, BaseEstimator):
         "device": [str, torch.device, None],
         "random_state": ["random_state"],
     }
+
+    # What subclasses fill in: targets as the likelihood takes them; an error for held-out targets
+    # that are not like those of the training data; the noise variance that a network lacks.
+    _encode_target: Callable[..., Tensor]
+    _check_held_out: Callable[[np.ndarray], None]
+    _with_noise: Callable[..., tuple[ReferenceModel, Prediction]]
 
     estimator: Any
     link: str | None
@@ -230,28 +237,6 @@ class NetworkEstimator(ShortMessages, BaseEstimator):
     def _wrapped(self) -> Any:
         """Return the estimator that the network is taken from."""
         return default_network(self._task) if self.estimator is None else self.estimator
-
-    def _encode_target(
-        self, y: np.ndarray, network: Network, n_outputs: int, reference: ReferenceModel
-    ) -> Tensor:
-        """Return targets as the likelihood takes them."""
-        raise NotImplementedError
-
-    def _check_held_out(self, y_val: np.ndarray) -> None:
-        """Refuse held-out targets that are not like those of the training data."""
-        raise NotImplementedError
-
-    def _with_noise(
-        self,
-        reference: ReferenceModel,
-        original: Gaussian,
-        target: Tensor,
-        weight: Tensor | None,
-        X_val: Any,
-        y_val: Any,
-    ) -> tuple[ReferenceModel, Prediction]:
-        """Return network and predictions with the noise variance that the network lacks."""
-        raise NotImplementedError
 
     def _check_inputs(self, X: Any) -> StoredRows:
         """Return checked samples as the network takes them."""
