@@ -2,7 +2,7 @@
 
 from ._loading import load
 from ._network.parameters import LoRA
-from ._posterior.results import ChainDiagnostics, Diagnostics, SearchDiagnostics, Uncertainty
+from ._posterior.results import Diagnostics, Uncertainty
 from ._search.natural.arguments import LinearSearch, NaturalSearch
 from ._search.penalty.arguments import PenaltySearch
 from .baselines import (
@@ -28,7 +28,6 @@ from .quam import QUAMClassifier, QUAMRegressor
 __version__ = "0.1.0.dev0"
 
 __all__ = [
-    "ChainDiagnostics",
     "CyclicalSGHMCClassifier",
     "CyclicalSGHMCRegressor",
     "DeepEnsembleClassifier",
@@ -52,7 +51,6 @@ __all__ = [
     "ReferenceRegressor",
     "SWAGClassifier",
     "SWAGRegressor",
-    "SearchDiagnostics",
     "Uncertainty",
     "load",
 ]

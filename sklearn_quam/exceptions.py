@@ -180,7 +180,7 @@ class SlowNetworkWarning(UncertaintyWarning):
 
 
 class SlowWarning(UncertaintyWarning):
-    """A run will take more than ten minutes; the message says how to make it shorter."""
+    """A run will take more than ten minutes; the message links what makes it shorter."""
 
 
 class TrainingLossWarning(UncertaintyWarning):

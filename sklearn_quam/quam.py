@@ -12,7 +12,6 @@ from sklearn.utils.validation import check_is_fitted
 from ._documented import CLASSIFIER, REGRESSOR, documented
 from ._messages import shown
 from ._network.limits import computing
-from ._posterior.training_range import warn_beyond_range
 from ._search.natural.arguments import LinearSearch, NaturalSearch
 from ._search.targets import Targets, class_targets, direction_targets
 from ._typing import MemoryLimit, Parameters
@@ -119,10 +118,8 @@ class QUAMClassifier(_QUAM, ClassifierMethod):
     def _targets(self, asked: Any) -> Targets:
         return class_targets(self.classes_, asked)
 
-    @computing()
     def _predictive(self, X: Any) -> np.ndarray:
-        prediction, lost = self._fitted.predict(self._check_inputs(X))
-        warn_beyond_range(lost)
+        prediction, lost = self._predict_given(X)
         # Beyond the range of the training data, any label is possible.
         return np.where(lost[:, None], 1 / len(self.classes_), prediction.to_array())
 

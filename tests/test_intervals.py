@@ -56,13 +56,6 @@ def test_standard_deviation_is_that_of_the_posterior_predictive():
     np.testing.assert_allclose(upper - lower, 2 * norm.ppf(0.95) * np.sqrt(spread), rtol=0.01)
 
 
-@pytest.mark.parametrize("asked", ["return_std", "return_uncertainty"])
-def test_a_pair_says_how_to_wrap_where_an_array_is_needed(asked):
-    wrapped = TransformedTargetRegressor(LaplaceRegressor(random_state=0)).fit(X_NEW, X_NEW[:, 0])
-    with pytest.raises(AttributeError, match="Wrap it the other way round"):
-        wrapped.predict(X_NEW, **{asked: True})
-
-
 def test_return_std_is_the_root_of_the_total_variance():
     est = LaplaceRegressor(MLPRegressor(max_iter=5), measure="variance", random_state=0)
     with pytest.warns(ConvergenceWarning):

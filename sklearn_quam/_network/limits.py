@@ -144,7 +144,7 @@ def _number(path: Path) -> int | None:
 def slices(n_rows: int, size: int) -> Iterator[slice]:
     """Yield slices of at most some size that cover all rows."""
     for start in range(0, n_rows, size):
-        yield slice(start, start + size)
+        yield slice(start, min(start + size, n_rows))
 
 
 @contextmanager

@@ -17,6 +17,7 @@ Other measures of classes have another loss in place of the logarithm; see `meas
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,16 @@ class Posterior:
     of the expected setting, is linear in some features of the sample. Their second moments give
     its standard error, whatever order the samples come in; they are left out where there are many.
     """
+
+    # What subclasses fill in: add a batch, the average prediction, the measures, the variance of
+    # each output, what all models predict together (as in `RowResults`), and how the distance from
+    # the average prediction depends on the features.
+    _add: Callable[[Any, Tensor], None]
+    average: Callable[[], Prediction]
+    uncertainty: Callable[[], Uncertainty]
+    variance: Callable[[], np.ndarray]
+    predictive: Callable[[], np.ndarray]
+    _spread_coefficients: Callable[[], Tensor]
 
     def __init__(
         self, given: Any, setting: str, n_features: int, predictive: bool, standard_error: bool
@@ -73,32 +84,13 @@ class Posterior:
         self._means.add_weights(log_weights)
         self._add(prediction, log_weights)
 
-    def _add(self, prediction: Any, log_weights: Tensor) -> None:
-        raise NotImplementedError
-
-    def average(self) -> Prediction:
-        """Return the average prediction of all models."""
-        raise NotImplementedError
-
     def prediction(self) -> Prediction:
         """Return the setting's prediction for the rows."""
         return self.given if self._setting == "given" else self.average()
 
-    def uncertainty(self) -> Uncertainty:
-        """Return the measures."""
-        raise NotImplementedError
-
     def all_agree(self) -> np.ndarray:
         """Return for which rows no model predicts anything else."""
         return self.uncertainty().epistemic == 0
-
-    def variance(self) -> np.ndarray:
-        """Return the total variance of each output, (n_rows, n_outputs)."""
-        raise NotImplementedError
-
-    def predictive(self) -> np.ndarray:
-        """Return what all models predict together, as `RowResults` has it."""
-        raise NotImplementedError
 
     def standard_error(self) -> np.ndarray:
         """Return the standard error of the epistemic uncertainty, NaN where it is not known."""
@@ -107,10 +99,6 @@ class Posterior:
         if not self._has_features:
             return np.full(len(self.given), np.nan)
         return _to_numpy(self._means.standard_error("features", self._spread_coefficients()))
-
-    def _spread_coefficients(self) -> Tensor:
-        """Return how the distance from the average prediction depends on the features."""
-        raise NotImplementedError
 
     def n_diverged(self) -> np.ndarray:
         """Return how many models were left out because their numbers were not finite."""
@@ -318,19 +306,10 @@ class GaussianPosterior(Posterior):
         return entropies.reshape(self.given.mean.shape).sum(dim=-1)
 
 
-def make_posterior(
-    given: Prediction,
-    setting: str,
-    measure: str,
-    *,
-    predictive: bool = False,
-    standard_error: bool = True,
-) -> Posterior:
-    """Return an empty accumulator of the kind of a prediction."""
-    if isinstance(given, Gaussian):
-        return GaussianPosterior(given, setting, measure, predictive, standard_error)
-    assert isinstance(given, Categorical)
-    return CategoricalPosterior(given, setting, measure, predictive, standard_error)
+def make_posterior(given: Prediction, *question: str, **options: bool) -> Posterior:
+    """Return an empty accumulator of the kind of a prediction, for a setting and a measure."""
+    kind: Any = GaussianPosterior if isinstance(given, Gaussian) else CategoricalPosterior
+    return kind(given, *question, **options)
 
 
 def _normalised(prediction: Categorical) -> Categorical:

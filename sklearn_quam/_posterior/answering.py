@@ -7,12 +7,18 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+from joblib.externals.loky.process_executor import TerminatedWorkerError
+
 from ..exceptions import NetworkError
-from .checkpoint import Checkpoint, in_any_order, open_checkpoint
+from .checkpoint import Checkpoint, open_checkpoint
 from .fitted import FittedMethod, Question
 from .progress import Progress
 from .results import RowResults, join
-from .workers import WorkersLostError, results_of_workers
+from .workers import results_of_workers
+
+# How often workers may be killed in a row without a single chunk getting done.
+_MAX_LOSSES = 3
 
 
 def answer(
@@ -30,18 +36,17 @@ def answer(
         folder = open_checkpoint(checkpoint, fitted, inputs, question)
     chunks = fitted.chunks(inputs, question.limits) if folder is None else folder.chunks
     done: dict[int, RowResults] = {}
+    n_losses = 0
     while len(done) < len(chunks):
-        todo = [number for number in range(len(chunks)) if number not in done]
         if folder is not None:
-            # Other processes may have worked on the same folder meanwhile.
-            for number in list(todo):
-                if (stored := folder.find(number)) is not None:
-                    done[number] = stored
-                    todo.remove(number)
-                    progress.had_before(_length(chunks[number], inputs))
-            if done:
-                todo = in_any_order(todo)
-        some = {number: chunks[number] for number in todo}
+            for number, results in folder.found(done):
+                done[number] = results
+                progress.had_before(len(results.prediction))
+        todo = [number for number in range(len(chunks)) if number not in done]
+        if folder is not None and done:
+            # Processes that share a folder then rarely do the same work.
+            todo = np.random.default_rng().permutation(todo).tolist()
+        some, n_before = {number: chunks[number] for number in todo}, len(done)
         try:
             for number, results in _computed(fitted, inputs, question, some, folder):
                 if errors == "raise":
@@ -49,19 +54,17 @@ def answer(
                 done[number] = results
                 if folder is not None:
                     folder.keep(number, results)
-                progress.advance(_length(chunks[number], inputs))
-        except WorkersLostError as error:
-            n_done = sum(_length(chunks[number], inputs) for number in done)
-            kept = (
-                "They are not kept: pass checkpoint='a folder' to keep what is done."
-                if checkpoint is None
-                else f"They are kept in {os.fspath(checkpoint)!r}: the same call goes on there."
-            )
-            raise RuntimeError(
-                "Worker processes were killed again and again, maybe because memory ran out. "
-                f"{n_done} of {len(inputs)} rows are done. {kept} Fewer workers (n_jobs) or a "
-                f"smaller memory_limit may help. The last worker said: {error}"
-            ) from error
+                progress.advance(len(results.prediction))
+        except TerminatedWorkerError as error:
+            # The chunks that are left are tried again.
+            n_losses = n_losses + 1 if len(done) == n_before else 1
+            if n_losses == _MAX_LOSSES:
+                n_done = sum(len(results.prediction) for results in done.values())
+                raise RuntimeError(
+                    "Worker processes were killed again and again, maybe because memory ran out. "
+                    f"{n_done} of {len(inputs)} rows are done. {_kept(checkpoint)} Fewer workers "
+                    f"(n_jobs) or a smaller memory_limit may help. The last worker said: {error}"
+                ) from error
     results = join([done[number] for number in range(len(chunks))])
     if results.diagnostics._failed.all():
         # Once more, for the error itself.
@@ -78,19 +81,21 @@ def _computed(
     folder: Checkpoint | None,
 ) -> Iterator[tuple[int, RowResults]]:
     """Yield the numbers and results of chunks that no other process has finished meanwhile."""
-    has = None if folder is None else folder.has
+    is_done = None if folder is None else folder.has
     if question.limits.n_workers > 1 and len(chunks) > 1:
-        yield from results_of_workers(fitted, inputs, question, chunks, has)
+        yield from results_of_workers(fitted, inputs, question, chunks, is_done)
         return
     for number, rows in chunks.items():
-        if has is None or not has(number):
+        if is_done is None or not is_done(number):
             results, limits = fitted.results_of_chunk(inputs[rows], question)
             question = replace(question, limits=limits)
             yield number, results
 
 
-def _length(rows: slice, inputs: Any) -> int:
-    return min(rows.stop, len(inputs)) - rows.start
+def _kept(checkpoint: Any) -> str:
+    if checkpoint is None:
+        return "They are not kept: pass checkpoint='a folder' to keep what is done."
+    return f"They are kept in {os.fspath(checkpoint)!r}: the same call goes on there."
 
 
 def _refuse_failed(results: RowResults, start: int) -> None:

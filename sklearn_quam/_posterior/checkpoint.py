@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import random
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,27 +19,16 @@ import numpy as np
 import torch
 
 from .._network.limits import batches, slices
-from .._storing.files import package_version, read_file, write_file
+from .._storing.files import package_version, place_beside, read_file, write_file
 from .._storing.schema import read_as, write_as
 from ..exceptions import UnreadableFileError
 from .fitted import FittedMethod, Question
 from .results import RowResults
 
-_FORMAT = 2
+_FORMAT = 3
 # Samples of a chunk, whatever the method, the machine and its memory: no more are lost, and how
 # samples are grouped, which shows in the last digits, does not depend on the folder.
 ROWS_PER_CHUNK = 32
-# Keys that identify a run, and the words for a difference.
-_COMPARED = {
-    "model": "another fitted estimator",
-    "rows": "other rows of X",
-    "n_rows": "other rows of X",
-    "setting": "another setting",
-    "measure": "another measure",
-    "made_by": "another version of sklearn_quam or torch",
-    "format": "another version of sklearn_quam",
-    "rows_per_chunk": "another version of sklearn_quam",
-}
 
 
 @dataclass(frozen=True)
@@ -47,12 +36,12 @@ class Checkpoint:
     """A folder of finished chunks."""
 
     folder: Path
-    # Values of the keys that identify the run
+    # What identifies the run, by the words for another one
     run: dict[str, Any]
     # The samples of each chunk
     chunks: list[slice]
-    # The kind of diagnostics that results have
-    diagnostics: type
+    # Columns of diagnostics, besides those of all methods
+    diagnostics: tuple[str, ...]
 
     def has(self, number: int) -> bool:
         """Return whether a chunk is done."""
@@ -60,32 +49,30 @@ class Checkpoint:
 
     def keep(self, number: int, results: RowResults) -> None:
         """Store a chunk that is done."""
-        rows = self.chunks[number]
-        tree, arrays = write_as(RowResults, results)
+        rows, (tree, arrays) = self.chunks[number], write_as(RowResults, results)
         header = {"run": self.run, "rows": [rows.start, rows.stop], "results": tree}
         try:
-            write_file(self._file(number), header, arrays, self._beside(number))
+            write_file(self._file(number), header, arrays)
         except (FileNotFoundError, PermissionError):
             # Another process has done the same chunk meanwhile, and moved or cleared the file.
             if not self.has(number):
                 raise
 
-    def find(self, number: int) -> RowResults | None:
-        """Return a chunk if it is done; one that cannot be read is not."""
-        try:
-            header, arrays = read_file(self._file(number))
-            self._check_run(header)
-            results = self._results(number, header, arrays)
-        except FileNotFoundError:
-            return None
-        except UnreadableFileError:
-            # A disk may have lost what was written last: it is computed again.
-            self._file(number).unlink(missing_ok=True)
-            return None
-        # A killed process may have left a file behind, which nobody needs any more.
-        with contextlib.suppress(PermissionError):
-            self._beside(number).unlink(missing_ok=True)
-        return results
+    def found(self, known: Container[int]) -> Iterator[tuple[int, RowResults]]:
+        """Yield the chunks that are done, but those that are known; delete unreadable ones."""
+        for number in range(len(self.chunks)):
+            if number in known or not self.has(number):
+                continue
+            try:
+                yield number, self._read(number)
+                # A killed process may have left a file behind, which nobody needs any more.
+                with contextlib.suppress(PermissionError):
+                    place_beside(self._file(number)).unlink(missing_ok=True)
+            except FileNotFoundError:
+                pass  # Another process has moved it meanwhile
+            except UnreadableFileError:
+                # A disk may have lost what was written last: it is computed again.
+                self._file(number).unlink(missing_ok=True)
 
     def refuse_other_runs(self) -> None:
         """Raise an error where the folder holds chunks of another run."""
@@ -102,23 +89,24 @@ class Checkpoint:
         found = header.get("run") if isinstance(header, dict) else None
         if not isinstance(found, dict):
             raise UnreadableFileError("It is no chunk of a run")
-        other = {words: None for key, words in _COMPARED.items() if found.get(key) != self.run[key]}
+        other = [words for words, value in self.run.items() if found.get(words) != value]
         if other:
             raise ValueError(
                 f"The folder {os.fspath(self.folder)!r} holds a run of {' and '.join(other)}. "
                 "Choose another folder, or delete this one if it is no longer needed."
             )
 
-    def _results(self, number: int, header: Any, arrays: Any) -> RowResults:
+    def _read(self, number: int) -> RowResults:
         """Return the results of a chunk, if they are what results can be."""
-        rows = self.chunks[number]
+        rows, (header, arrays) = self.chunks[number], read_file(self._file(number))
+        self._check_run(header)
         results: RowResults = read_as(RowResults, header.get("results"), arrays)
         uncertainty, diagnostics = results.uncertainty, results.diagnostics
         numbers = [results.prediction, results.variance, *uncertainty]
         vectors = [*uncertainty, *diagnostics._columns().values()]
         fine = (
             header.get("rows") == [rows.start, rows.stop]
-            and type(diagnostics) is self.diagnostics
+            and tuple(diagnostics._columns())[3:] == self.diagnostics
             and all(len(column) == rows.stop - rows.start for column in (*numbers, *vectors))
             and all(column.dtype.kind == "f" and np.isfinite(column).all() for column in numbers)
             and all(column.ndim == 1 for column in vectors)
@@ -131,32 +119,22 @@ class Checkpoint:
     def _file(self, number: int) -> Path:
         return self.folder / f"chunk-{number:07d}.safetensors"
 
-    def _beside(self, number: int) -> Path:
-        return self.folder / f".chunk-{number:07d}.part"
-
 
 def open_checkpoint(
     folder: str | os.PathLike, fitted: FittedMethod, inputs: Any, question: Question
 ) -> Checkpoint:
     """Return the folder of a run; it is made if there is none, and refused if it is of another."""
-    if not isinstance(folder, (str, os.PathLike)) or not os.fspath(folder):
-        raise ValueError(f"checkpoint={folder!r} is no folder: pass its name.")
     # Ensembles have samples for each of their networks.
     own = [inputs.reference, *inputs.members] if hasattr(inputs, "members") else [inputs]
+    versions = f"sklearn_quam {package_version()}, torch {torch.__version__}"
     run = {
-        "format": _FORMAT,
-        "made_by": f"sklearn_quam {package_version()}, torch {torch.__version__}",
-        "model": fitted.identity,
-        "rows": "".join(map(digest_of_rows, own)),
-        "n_rows": len(inputs),
-        "rows_per_chunk": ROWS_PER_CHUNK,
-        "setting": question.setting,
-        "measure": question.measure,
+        "another fitted estimator": fitted.identity,
+        "other rows of X": ["".join(map(digest_of_rows, own)), len(inputs)],
+        "another setting": question.setting,
+        "another measure": question.measure,
+        "another version of sklearn_quam or torch": [versions, _FORMAT, ROWS_PER_CHUNK],
     }
-    chunks = [
-        slice(rows.start, min(rows.stop, len(inputs)))
-        for rows in slices(len(inputs), ROWS_PER_CHUNK)
-    ]
+    chunks = list(slices(len(inputs), ROWS_PER_CHUNK))
     opened = Checkpoint(Path(folder), run, chunks, fitted.diagnostics)
     if opened.folder.exists() and not opened.folder.is_dir():
         raise ValueError(f"checkpoint={os.fspath(folder)!r} is a file: pass the name of a folder.")
@@ -174,8 +152,3 @@ def digest_of_rows(inputs: Any) -> str:
         for digest, part in zip(digests, parts, strict=True):
             digest.update(part.cpu().numpy().tobytes())
     return "".join(digest.hexdigest() for digest in digests)
-
-
-def in_any_order(numbers: list[int]) -> list[int]:
-    """Return numbers shuffled, so that processes that share a folder rarely do the same work."""
-    return random.Random(os.urandom(8)).sample(numbers, len(numbers))

@@ -19,7 +19,7 @@ from .._network.predictions import Prediction
 from .._network.reference import ReferenceModel
 from ..exceptions import NetworkError
 from .accumulate import Posterior, make_posterior
-from .results import Diagnostics, KindOfDiagnostics, RowResults, join
+from .results import Diagnostics, RowResults, join
 from .training_range import TrainingRange, results_beyond_range
 
 
@@ -70,7 +70,8 @@ class FittedMethod(Generic[AnyModels]):
     reference: ReferenceModel
     models: AnyModels
     known: TrainingRange
-    diagnostics: KindOfDiagnostics = Diagnostics
+    # Columns of diagnostics, besides those of all methods
+    diagnostics: tuple[str, ...] = ()
     # The same where network, training data, arguments and seed are
     identity: str = ""
 
@@ -87,8 +88,9 @@ class FittedMethod(Generic[AnyModels]):
 
     def chunks(self, inputs: Any, limits: Limits) -> list[slice]:
         """Return the samples that are worked on together; every worker gets some."""
-        size = self.models.rows_at_once(inputs, limits)
-        return list(slices(len(inputs), max(1, min(size, -(-len(inputs) // limits.n_workers)))))
+        for_each_worker = -(-len(inputs) // limits.n_workers)
+        size = min(self.models.rows_at_once(inputs, limits), for_each_worker)
+        return list(slices(len(inputs), size))
 
     def results_of_chunk(self, inputs: Any, question: Question) -> tuple[RowResults, Limits]:
         """Return the results of samples, in smaller pieces where memory runs out or some fail.
@@ -96,7 +98,7 @@ class FittedMethod(Generic[AnyModels]):
         With the limits that were small enough, so that the next chunk need not try again.
         """
         limits, parts = question.limits, []
-        size = max(1, self.models.rows_at_once(inputs, limits))
+        size = self.models.rows_at_once(inputs, limits)
         pieces = [inputs[rows] for rows in slices(len(inputs), size)][::-1]
         while pieces:
             piece = pieces.pop()
@@ -114,7 +116,7 @@ class FittedMethod(Generic[AnyModels]):
                 if smaller is None:
                     raise
                 limits = smaller
-            middle = max(1, len(piece) // 2)
+            middle = len(piece) // 2
             pieces += [half for half in (piece[middle:], piece[:middle]) if len(half)]
         return join(parts), limits
 
@@ -124,27 +126,23 @@ class FittedMethod(Generic[AnyModels]):
         Samples beyond the range of the training data are answered without them.
         """
         rows, original, beyond = self.checked(inputs)
-        within = np.flatnonzero(~beyond)
-        if not len(within):
-            return self._beyond(original, question)
-        asked = original
-        if len(within) < len(beyond):
-            index = torch.as_tensor(within, device=original.device)
-            rows, asked = rows[index], original[index]
-        results, beyond[within] = self._sampled(rows, asked, question)
-        if not beyond.any():
-            return results
-        outside = np.flatnonzero(beyond)
-        index = torch.as_tensor(outside, device=original.device)
-        parts = [results.some(~beyond[within]), self._beyond(original[index], question)]
-        order = np.concatenate([np.flatnonzero(~beyond), outside])
-        return join(parts).some(np.argsort(order))
+        parts = []
+        if not beyond.all():
+            within = ~beyond
+            index = torch.as_tensor(np.flatnonzero(within), device=original.device)
+            results, saturated = self._sampled(rows[index], original[index], question)
+            parts.append(results.some(~saturated))
+            beyond[within] = saturated
+        if beyond.any():
+            index = torch.as_tensor(np.flatnonzero(beyond), device=original.device)
+            parts.append(results_beyond_range(original[index], question, self.diagnostics))
+        return join(parts).some(np.argsort(np.argsort(beyond, kind="stable")))
 
     def _sampled(
         self, rows: Any, original: Prediction, question: Question
     ) -> tuple[RowResults, np.ndarray]:
         """Return the results of samples within the range, and for which numbers saturate."""
-        setting, has_error = question.setting, issubclass(self.diagnostics, Diagnostics)
+        setting, has_error = question.setting, "standard_error" in self.diagnostics
         posterior = make_posterior(
             original,
             setting,
@@ -162,21 +160,16 @@ class FittedMethod(Generic[AnyModels]):
         results = RowResults(
             predicted.to_array(),
             posterior.uncertainty(),
-            self.diagnostics(**columns),
+            Diagnostics(**columns),
             posterior.variance(),
             posterior.predictive() if question.predictive else None,
         )
         agree = posterior.all_agree()
         return results, self.known.saturated(results, agree, original, setting, question.measure)
 
-    def _beyond(self, prediction: Prediction, question: Question) -> RowResults:
-        return results_beyond_range(
-            prediction, question.measure, self.diagnostics, question.predictive
-        )
-
     def _failed(self, error: NetworkError, question: Question) -> RowResults:
         """Return the results of a sample for which the network raises an error."""
-        results = self._beyond(self.known.constant, question)
+        results = results_beyond_range(self.known.constant, question, self.diagnostics)
         cause = error.__cause__ or error
         words = np.array([f"{type(cause).__name__}: {cause}"], dtype=object)
         return results._replace(diagnostics=replace(results.diagnostics, error=words))
@@ -217,17 +210,8 @@ def _naming_row(run: Callable[[Any], Any], inputs: Any, start: int) -> Any:
     try:
         return run(inputs)
     except NetworkError as error:
-        failed = [row for row in range(len(inputs)) if _fails(run, inputs[row : row + 1])]
-        if not failed or len(failed) == len(inputs):
-            raise
-        raise NetworkError(
-            f"The network cannot process row {start + failed[0]} of X: {error}"
-        ) from error
-
-
-def _fails(run: Callable[[Any], Any], inputs: Any) -> bool:
-    try:
-        run(inputs)
-    except NetworkError:
-        return True
-    return False
+        if len(inputs) == 1:
+            raise NetworkError(f"The network cannot process row {start} of X: {error}") from error
+        for row in range(len(inputs)):
+            _naming_row(run, inputs[row : row + 1], start + row)
+        raise

@@ -7,7 +7,6 @@ another prediction is epistemic.
 from __future__ import annotations
 
 import math
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -28,19 +27,6 @@ _MAX_HALVINGS = 200
 _PRECISION = 1e-13
 # Values of the distribution function that are held at once.
 _MAX_VALUES = 2**20
-
-
-class Loss(Protocol):
-    """A loss of probabilities."""
-
-    def own(self, p: Categorical) -> Tensor:
-        """Return what a prediction expects to lose itself, over the last axis."""
-
-    def excess(self, p: Categorical, q: Categorical, q_proba: Tensor) -> Tensor:
-        """Return what q loses more than p if p is right, given the probabilities of q."""
-
-    def of_classes(self, proba: Tensor) -> Tensor:
-        """Return what probabilities lose if each of the classes comes true."""
 
 
 class LogLoss:
@@ -96,6 +82,9 @@ class ZeroOneLoss:
         return torch.ones_like(proba).scatter(-1, proba.argmax(dim=-1, keepdim=True), 0.0)
 
 
+# `own` is what a prediction expects to lose itself, `excess` what q loses more than p if p is
+# right, `of_classes` what probabilities lose if each of the classes comes true.
+Loss = LogLoss | BrierLoss | ZeroOneLoss
 # Measures of classifiers.
 LOSSES: dict[str, Loss] = {"entropy": LogLoss(), "brier": BrierLoss(), "zero_one": ZeroOneLoss()}
 

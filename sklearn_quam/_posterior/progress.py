@@ -17,6 +17,7 @@ Item = TypeVar("Item")
 _DELAY = 10.0
 # The time left is known well enough after so many seconds, and worth a warning if it is so long.
 _SURE, _LONG = 10.0, 600.0
+_GUIDE = "https://sklearn-quam.readthedocs.io/en/stable/guide/time.html"
 
 
 class Progress:
@@ -33,9 +34,8 @@ class Progress:
         verbose: int | None,
         *,
         unit: str = "row",
-        remedies: tuple[str, ...] = (),
     ) -> None:
-        self._total, self._name, self._unit, self._remedies = total, name, unit, remedies
+        self._total, self._name, self._unit = total, name, unit
         self._done = self._before = 0
         # When the first chunk was done, and how much it was: until then all is set up.
         self._first: tuple[float, int] | None = None
@@ -74,16 +74,12 @@ class Progress:
         left = self._total - self._done
         if taken >= _SURE and taken / done * left > _LONG and not self._warned:
             self._warned = True
-            self._warn(taken / done * left, left)
-
-    def _warn(self, seconds: float, left: int) -> None:
-        minutes = round(seconds / 60)
-        duration = f"{minutes} minutes" if minutes < 120 else f"{round(minutes / 60)} hours"
-        text = f"{self._name} will take {duration} more for {left} of {self._total} {self._unit}s."
-        if self._remedies:
-            listed = "; ".join(f"({i}) {remedy}" for i, remedy in enumerate(self._remedies, 1))
-            text += f" What would help, the cheapest first: {listed}."
-        warn(text, SlowWarning)
+            minutes = round(taken / done * left / 60)
+            warn(
+                f"{self._name} will take {minutes} minutes more for {left} of {self._total} "
+                f"{self._unit}s. What makes it faster: {_GUIDE}",
+                SlowWarning,
+            )
 
 
 def tracked(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
-from .._documented import documented
 from .tables import INFINITE, RowTable
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Columns of an `Uncertainty`.
 COMPONENTS = ("aleatoric", "epistemic", "total", "doubt")
@@ -119,7 +121,7 @@ class Uncertainty(RowTable):
             raise ValueError(f"quantile={quantile} is not between 0 and 1.")
         return Uncertainty(*(_per_row(part, how, quantile) for part in self))
 
-    def _printed(self) -> list[list[str]]:
+    def _printed(self) -> pd.DataFrame:
         return super()._printed() if np.ndim(self.epistemic) < 2 else self.per_row()._printed()
 
     def _title(self) -> str:
@@ -140,10 +142,26 @@ def _per_row(values: np.ndarray, how: str, quantile: float) -> np.ndarray:
     return np.where((values >= INFINITE).any(axis=1), INFINITE, found)
 
 
-@documented()
+# What the columns of diagnostics are for samples beyond the range of the training data.
+_IF_BEYOND: dict[str, Any] = {
+    "effective_sample_size": 1.0,
+    "n_diverged": 1,
+    "error": None,
+    "standard_error": INFINITE,
+    "r_hat": INFINITE,
+    "rival": None,
+    # Any other answer is as good as this one.
+    "rival_cost": 0.0,
+    "feasible": True,
+    "n_steps": 0,
+}
+
+
 @dataclass(frozen=True, eq=False, repr=False)
-class RowDiagnostics(RowTable):
-    """How an uncertainty estimate came about, sample by sample: columns of every method.
+class Diagnostics(RowTable):
+    """How an uncertainty estimate came about, sample by sample.
+
+    Columns that a method does not have are None.
 
     Parameters
     ----------
@@ -154,38 +172,24 @@ class RowDiagnostics(RowTable):
         on. At least one where the sample is beyond the range of the training data.
     error : ndarray of shape (n_samples,), dtype object
         The error that the network raised for the sample, None elsewhere.
-    """
-
-    effective_sample_size: np.ndarray
-    n_diverged: np.ndarray
-    error: np.ndarray
-    # Of samples beyond the range of the training data.
-    _if_beyond: ClassVar[dict[str, Any]] = {
-        "effective_sample_size": 1.0,
-        "n_diverged": 1,
-        "error": None,
-    }
-
-    @classmethod
-    def _beyond_range(cls, n_rows: int) -> Self:
-        return cls(**{name: np.full(n_rows, value) for name, value in cls._if_beyond.items()})
-
-    @property
-    def _failed(self) -> np.ndarray:
-        """Samples for which the network has raised an error."""
-        return np.array([error is not None for error in self.error], dtype=bool)
-
-
-@documented(also=(RowDiagnostics,))
-@dataclass(frozen=True, eq=False, repr=False)
-class Diagnostics(RowDiagnostics):
-    """How the estimate of a method that samples models came about, sample by sample.
-
-    Parameters
-    ----------
-    standard_error : ndarray of shape (n_samples,)
-        Standard error of the epistemic uncertainty, from the spread of the sampled models; NaN in
-        the expected setting with more than 64 classes, or 16 outputs.
+    standard_error : ndarray of shape (n_samples,), default=None
+        All methods but QUAM: standard error of the epistemic uncertainty, from the spread of the
+        sampled models; NaN in the expected setting with more than 64 classes, or 16 outputs.
+    r_hat : ndarray of shape (n_samples,), default=None
+        HMC: split R-hat of the prediction, the largest of all outputs: close to 1 once the chains
+        have converged.
+    rival : ndarray of shape (n_samples,), dtype object, default=None
+        QUAM: the cheapest other answer: a class, or "up" or "down". None where no search reached
+        one.
+    rival_cost : ndarray of shape (n_samples,), default=None
+        QUAM: its cost, in nats of the whole training set: to make another class more likely than
+        not, or to move the mean by a standard deviation, with the cheapest model that a search has
+        met. Infinite where no search reached one. ``rival_costs`` of the estimator refines models
+        and finds cheaper ones.
+    feasible : ndarray of shape (n_samples,), dtype bool, default=None
+        QUAM: whether ``rival_cost`` is no more than ``slack_``.
+    n_steps : ndarray of shape (n_samples,), dtype int, default=None
+        QUAM: search steps, over all targets.
 
     Examples
     --------
@@ -198,87 +202,25 @@ class Diagnostics(RowDiagnostics):
     array([1., 1.])
     """
 
-    standard_error: np.ndarray
-    _if_beyond: ClassVar[dict[str, Any]] = {
-        **RowDiagnostics._if_beyond,
-        "standard_error": INFINITE,
-    }
+    effective_sample_size: np.ndarray
+    n_diverged: np.ndarray
+    error: np.ndarray
+    standard_error: np.ndarray | None = None
+    r_hat: np.ndarray | None = None
+    rival: np.ndarray | None = None
+    rival_cost: np.ndarray | None = None
+    feasible: np.ndarray | None = None
+    n_steps: np.ndarray | None = None
 
+    @classmethod
+    def _beyond_range(cls, n_rows: int, more: tuple[str, ...]) -> Self:
+        names = ("effective_sample_size", "n_diverged", "error", *more)
+        return cls(**{name: np.full(n_rows, _IF_BEYOND[name]) for name in names})
 
-@documented(also=(RowDiagnostics,))
-@dataclass(frozen=True, eq=False, repr=False)
-class SearchDiagnostics(RowDiagnostics):
-    """How the estimate of an adversarial search (QUAM) came about, sample by sample.
-
-    Parameters
-    ----------
-    rival : ndarray of shape (n_samples,), dtype object
-        The cheapest other answer: a class, or "up" or "down". None where no search reached one.
-    rival_cost : ndarray of shape (n_samples,)
-        Its cost, in nats of the whole training set: to make another class more likely than not, or
-        to move the mean by a standard deviation, with the cheapest model that a search has met.
-        Infinite where no search reached one. ``rival_costs`` of the estimator refines models and
-        finds cheaper ones.
-    feasible : ndarray of shape (n_samples,), dtype bool
-        Whether ``rival_cost`` is no more than ``slack_``.
-    n_steps : ndarray of shape (n_samples,), dtype int
-        Search steps, over all targets.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_iris
-    >>> from sklearn_quam import QUAMClassifier
-    >>> X, y = load_iris(return_X_y=True)
-    >>> est = QUAMClassifier(random_state=0).fit(X, y)
-    >>> u, diagnostics = est.predict_uncertainty(X[:2], return_diagnostics=True)
-    >>> diagnostics.n_diverged
-    array([0, 0])
-    """
-
-    rival: np.ndarray
-    rival_cost: np.ndarray
-    feasible: np.ndarray
-    n_steps: np.ndarray
-    _if_beyond: ClassVar[dict[str, Any]] = {
-        **RowDiagnostics._if_beyond,
-        "rival": None,
-        # Any other answer is as good as this one.
-        "rival_cost": 0.0,
-        "feasible": True,
-        "n_steps": 0,
-    }
-
-
-@documented(also=(Diagnostics,))
-@dataclass(frozen=True, eq=False, repr=False)
-class ChainDiagnostics(Diagnostics):
-    """How the estimate of Markov chains (HMC) came about, sample by sample.
-
-    Parameters
-    ----------
-    r_hat : ndarray of shape (n_samples,)
-        Split R-hat of the prediction, the largest of all outputs: close to 1 once the chains have
-        converged.
-
-    Examples
-    --------
-    >>> from sklearn.linear_model import LinearRegression
-    >>> from sklearn_quam import HMCRegressor
-    >>> X, y = [[0.0], [1.0], [2.0], [3.0]], [0.0, 1.2, 1.9, 3.1]
-    >>> net = LinearRegression().fit(X, y)
-    >>> est = HMCRegressor(net, n_leapfrog=10, random_state=0).fit(X, y)
-    >>> u, diagnostics = est.predict_uncertainty([[1.5]], return_diagnostics=True)
-    >>> bool(diagnostics.r_hat[0] < 1.1)
-    True
-    """
-
-    r_hat: np.ndarray
-    _if_beyond: ClassVar[dict[str, Any]] = {**Diagnostics._if_beyond, "r_hat": INFINITE}
-
-
-# All kinds there are, as stored results declare them.
-AnyDiagnostics = Diagnostics | SearchDiagnostics | ChainDiagnostics
-KindOfDiagnostics = type[Diagnostics] | type[SearchDiagnostics] | type[ChainDiagnostics]
+    @property
+    def _failed(self) -> np.ndarray:
+        """Samples for which the network has raised an error."""
+        return np.array([error is not None for error in self.error], dtype=bool)
 
 
 class RowResults(NamedTuple):
@@ -287,7 +229,7 @@ class RowResults(NamedTuple):
     # Probabilities, or means: (n_samples, n_outputs)
     prediction: np.ndarray
     uncertainty: Uncertainty
-    diagnostics: AnyDiagnostics
+    diagnostics: Diagnostics
     # Of each output of a regressor; a classifier has no columns
     variance: np.ndarray
     # What all plausible models predict together, if it was asked for: probabilities, or weight,
@@ -303,11 +245,12 @@ class RowResults(NamedTuple):
 def join(parts: list[RowResults]) -> RowResults:
     """Return the results of consecutive samples as one."""
     prediction, uncertainty, diagnostics, variance, predictive = zip(*parts, strict=True)
-    columns = zip(*(one._columns().values() for one in diagnostics), strict=True)
+    columns = [one._columns() for one in diagnostics]
+    joined = {name: np.concatenate([one[name] for one in columns]) for name in columns[0]}
     return RowResults(
         np.concatenate(prediction),
         Uncertainty(*map(np.concatenate, zip(*uncertainty, strict=True))),
-        type(diagnostics[0])(*map(np.concatenate, columns)),
+        Diagnostics(**joined),
         np.concatenate(variance),
         None if predictive[0] is None else np.concatenate(_of_one_size(*predictive)),
     )

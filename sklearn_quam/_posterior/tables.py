@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import html
 from dataclasses import fields
-from numbers import Integral
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -17,7 +15,7 @@ if TYPE_CHECKING:
 # as `roc_auc_score` refuse inf, and sums and means of it have to be numbers.
 INFINITE = 1e300
 _N_SHOWN = 5
-_QUANTILES = (0.05, 0.5, 0.95)
+_QUANTILES = [0.05, 0.5, 0.95]
 _LONGEST_TEXT = 30
 
 
@@ -44,21 +42,17 @@ class RowTable:
 
     def __getitem__(self, rows: Any) -> Self:
         """Return the samples of a slice, a mask, or numbers."""
-        if isinstance(rows, Integral):
-            # A table of a single sample.
-            rows = np.arange(len(self))[rows : rows + 1 or None]
-            if not len(rows):
-                raise IndexError(f"There are {len(self)} rows.")
-        if not isinstance(rows, slice):
-            rows = np.asarray(rows)
-            if rows.dtype.kind not in "iub" and rows.size:
-                raise TypeError(
-                    "Rows are picked by a slice, a mask or their numbers; columns are attributes, "
-                    f"such as {next(iter(self._columns()))}."
-                )
-            rows = rows if rows.size else rows.astype(int)
-        table = type(self)(**{name: column[rows] for name, column in self._columns().items()})
-        return table._labelled(None if self._index is None else self._index[rows])
+        if isinstance(rows, str):
+            raise TypeError(
+                "Rows are picked by a slice, a mask or their numbers; columns are attributes, "
+                f"such as {next(iter(self._columns()))}."
+            )
+        try:
+            picked = np.atleast_1d(np.arange(len(self))[rows])
+        except IndexError as error:
+            raise IndexError(f"There are {len(self)} rows: {error}.") from None
+        table = type(self)(**{name: column[picked] for name, column in self._columns().items()})
+        return table._labelled(None if self._index is None else self._index[picked])
 
     def to_frame(self, index: Any = None) -> pd.DataFrame:
         """Return the arrays as columns of a DataFrame.
@@ -83,46 +77,25 @@ class RowTable:
             )
         return pd.DataFrame(self._columns(), index=self._index if index is None else index)
 
-    def _printed(self) -> list[list[str]]:
-        """Return the cells of the first samples, and of quantiles over all of them."""
-        columns, n_rows = self._columns(), len(self)
-        labels = range(n_rows) if self._index is None else self._index
-        lines = [["", *columns]]
-        for row in range(min(n_rows, _N_SHOWN)):
-            cells = (_as_text(np.ravel(column)[row]) for column in columns.values())
-            lines.append([_as_text(labels[row]), *cells])
-        if n_rows > _N_SHOWN:
-            lines.append(["...", *[""] * len(columns)])
-            for share in _QUANTILES:
-                quantiles = (
-                    _as_text(np.quantile(c, share, method="nearest"))
-                    if c.dtype.kind in "iuf"
-                    else ""
-                    for c in columns.values()
-                )
-                lines.append([f"{share:.0%}".replace("%", " %"), *quantiles])
-        return lines
+    def _printed(self) -> pd.DataFrame:
+        """Return the first samples, and quantiles over all of them, as texts."""
+        import pandas as pd
+
+        table = self.to_frame()
+        shown = table[:_N_SHOWN].map(_as_text)
+        shown.index = shown.index.map(_as_text)
+        if len(table) <= _N_SHOWN:
+            return shown
+        numbers = table.select_dtypes("number")
+        quantiles = numbers.quantile(_QUANTILES, interpolation="nearest").map(_as_text)
+        quantiles.index = [f"{100 * share:g} %" for share in _QUANTILES]
+        return pd.concat([shown, pd.DataFrame(index=["..."]), quantiles])[table.columns].fillna("")
 
     def __repr__(self) -> str:
-        lines = self._printed()
-        first, *widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        text = [self._title()]
-        for label, *cells in lines:
-            padded = map(str.rjust, cells, widths)
-            text.append("  ".join([label.ljust(first), *padded]).rstrip())
-        return "\n".join(text)
+        return f"{self._title()}\n{self._printed().to_string()}"
 
     def _repr_html_(self) -> str:
-        head, *body = [[html.escape(cell) for cell in line] for line in self._printed()]
-        top = "".join(f"<th>{name}</th>" for name in head)
-        rows = (
-            f"<tr><th>{label}</th>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
-            for label, *cells in body
-        )
-        return (
-            f"<table><caption>{self._title()}</caption><thead><tr>{top}</tr></thead>"
-            f"<tbody>{''.join(rows)}</tbody></table>"
-        )
+        return f"<p>{self._title()}</p>{self._printed().to_html()}"
 
     def _title(self) -> str:
         n_rows = len(self)

@@ -19,7 +19,7 @@ from .._network.predictions import Categorical, Gaussian, Prediction
 from .._network.reference import TrainingSet
 from ..exceptions import BeyondRangeWarning, warn
 from .accumulate import make_posterior
-from .results import INFINITE, KindOfDiagnostics, RowResults, Uncertainty
+from .results import INFINITE, Diagnostics, RowResults, Uncertainty
 
 # A value so many widths of a feature away from its middle is beyond the range, and a sample whose
 # root mean square over its features is. Chosen by benchmarks/beyond_range.py, such that known
@@ -199,19 +199,19 @@ def _constant(training: TrainingSet, original: Prediction) -> Categorical | Gaus
 
 
 def results_beyond_range(
-    prediction: Prediction, measure: str, diagnostics: KindOfDiagnostics, predictive: bool = False
+    prediction: Prediction, question: Any, diagnostics: tuple[str, ...]
 ) -> RowResults:
     """Return an infinite uncertainty around a prediction that is finite."""
-    posterior = make_posterior(prediction, "given", measure, standard_error=False)
+    posterior = make_posterior(prediction, "given", question.measure, standard_error=False)
     posterior.update(prediction[None])
     aleatoric = posterior.uncertainty().aleatoric.clip(-INFINITE, INFINITE)
     infinite = np.full_like(aleatoric, INFINITE)
     return RowResults(
         prediction.to_array(),
         Uncertainty(aleatoric, infinite, infinite.copy()),
-        diagnostics._beyond_range(len(aleatoric)),
+        Diagnostics._beyond_range(len(aleatoric), diagnostics),
         np.full_like(posterior.variance(), INFINITE),
-        _widest(prediction) if predictive else None,
+        _widest(prediction) if question.predictive else None,
     )
 
 

@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from joblib import Parallel, delayed, parallel_config
 from joblib.externals.loky.backend import reduction
-from joblib.externals.loky.process_executor import TerminatedWorkerError
 from joblib.parallel import get_active_backend
 
 from .._network.limits import computing
@@ -26,8 +25,6 @@ from .results import RowResults
 
 # Tasks for each worker: more than one, so that none waits for the slowest.
 _TASKS_PER_WORKER = 4
-# How often workers may be lost in a row without a single chunk getting done.
-_MAX_LOSSES = 3
 # Seconds after which a worker process looks whether its parent is still there, and ends if not. As
 # text, because to import this package takes seconds in which the parent may be gone.
 _LOOK_EVERY = 2.0
@@ -43,10 +40,6 @@ threading.Thread(target=watch, daemon=True).start()
 """
 
 
-class WorkersLostError(RuntimeError):
-    """Workers were killed, again and again."""
-
-
 def results_of_workers(
     fitted: FittedMethod,
     inputs: Any,
@@ -56,32 +49,10 @@ def results_of_workers(
 ) -> Iterator[tuple[int, RowResults]]:
     """Yield the numbers of chunks and their results, as they get done.
 
-    Chunks whose worker was killed are tried again. ``is_done`` is asked before each is sent.
+    ``is_done`` is asked before each is sent.
     """
     # Rows come transformed: what may be large or cannot be sent stays here.
     fitted = replace(fitted, reference=replace(fitted.reference, transformers=None))
-    losses = 0
-    while True:
-        finished = set()
-        try:
-            for number, results in _spread(fitted, inputs, question, chunks, is_done):
-                finished.add(number)
-                yield number, results
-            return
-        except TerminatedWorkerError as error:
-            losses = 1 if finished else losses + 1
-            if losses >= _MAX_LOSSES:
-                raise WorkersLostError(str(error)) from error
-        chunks = {number: rows for number, rows in chunks.items() if number not in finished}
-
-
-def _spread(
-    fitted: FittedMethod,
-    inputs: Any,
-    question: Question,
-    chunks: dict[int, slice],
-    is_done: Callable[[int], bool] | None,
-) -> Iterator[tuple[int, RowResults]]:
     n_workers, numbers = question.limits.n_workers, list(chunks)
     # With a checkpoint, each chunk is fetched as soon as it is done.
     per_task = 1 if is_done else max(1, -(-len(chunks) // (_TASKS_PER_WORKER * n_workers)))

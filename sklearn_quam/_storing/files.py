@@ -107,8 +107,14 @@ def read(file: BinaryIO, size: int) -> tuple[Any, Arrays]:
     return parsed(metadata["content"]), arrays
 
 
-def write_file(path: Path, header: Any, arrays: Arrays, beside: Path) -> None:
+def place_beside(path: Path) -> Path:
+    """Return where a file is written before it is complete."""
+    return path.with_name(f".{path.stem}.part")
+
+
+def write_file(path: Path, header: Any, arrays: Arrays) -> None:
     """Write a file beside its place, and move it there when it is complete."""
+    beside = place_beside(path)
     # Not emptied first: somebody else may be about to move it.
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0)
     if beside.is_symlink():

@@ -18,9 +18,10 @@ from .._messages import few, short_messages, shown
 from .._network.inputs.rows import Inputs
 from .._network.inputs.sources import open_source
 from .._network.limits import Limits, computing, slices
+from .._posterior.accumulate import make_posterior
 from .._posterior.fitted import FittedMethod, Question
 from .._posterior.progress import tracked
-from .._posterior.results import RowResults, SearchDiagnostics
+from .._posterior.results import RowResults
 from .._posterior.training_range import refuse_beyond_range, warn_beyond_range
 from .._search.found import costs_of_rivals, found_models, search_traces
 from .._search.models import AdversarialModels
@@ -34,7 +35,6 @@ from ._data import one_row
 from ._doubt import MAX_KNOWN_ROWS_IF_SLOW
 from ._estimator import BaseUncertaintyEstimator, FitData
 from ._wrapping import N_JOBS
-from .checks.refused import refuse_unknown_answer
 from .checks.warned import (
     warn_about_collapsed_weights,
     warn_about_slow_network,
@@ -54,9 +54,10 @@ class AdversarialSearch(BaseUncertaintyEstimator):
     # What search="auto" means where the curvature can be measured, and why.
     _auto_search: ClassVar[type]
     _auto_reason: ClassVar[str]
+    _targets: Callable[[Any], Targets]  # the targets of the searches of a sample
     _rows_in_parallel = True
     _changes_weights = True
-    _diagnostics = SearchDiagnostics
+    _diagnostics = ("rival", "rival_cost", "feasible", "n_steps")
     _fitted_kind = FittedMethod[AdversarialModels]
     _parameter_constraints: ClassVar[dict] = {
         **BaseUncertaintyEstimator._weight_constraints,
@@ -102,10 +103,15 @@ class AdversarialSearch(BaseUncertaintyEstimator):
             self.search_, self.slack_, self.temperature_ = search, engine.slack, engine.temperature
             return AdversarialModels(problem, engine)
 
+        def run(models: AdversarialModels, inputs: Inputs, limits: Limits) -> None:
+            rows, original = models.given(inputs)
+            posterior = make_posterior(original, self.setting, self.measure, standard_error=False)
+            models.sample(rows, original, posterior, Question(self.setting, self.measure, limits))
+
         is_chosen = self.search != "auto"
         self.search_reason_ = "chosen by the user" if is_chosen else self._auto_reason
         try:
-            return prepare(search)
+            models = prepare(search)
         except CurvatureError as error:
             if is_chosen:
                 raise
@@ -116,7 +122,8 @@ class AdversarialSearch(BaseUncertaintyEstimator):
                 UserWarning,
             )
             self.search_reason_ = f"no curvature: {error}"
-            return prepare(PenaltySearch())
+            models = prepare(PenaltySearch())
+        return models.sized(run, fit.training.inputs, limits)
 
     def _search(self) -> Any:
         """Return the checked search object that `search` stands for."""
@@ -129,30 +136,6 @@ class AdversarialSearch(BaseUncertaintyEstimator):
 
     def _kind_of(self, word: str) -> type:
         return self._auto_search if word == "auto" else SEARCHES[word]
-
-    def _targets(self, asked: Any) -> Targets:
-        """Return the targets of the searches of a sample."""
-        raise NotImplementedError
-
-    def _sized(self, fitted: FittedMethod, data: FitData) -> FittedMethod:
-        question = Question(self.setting, self.measure, self._limits(data))
-
-        def run(models: AdversarialModels, inputs: Inputs, limits: Limits) -> object:
-            return replace(fitted, models=models).results(inputs, replace(question, limits=limits))
-
-        models = fitted.models.sized(run, data.training.inputs, question.limits)
-        return replace(fitted, models=models)
-
-    def _remedies(self) -> tuple[str, ...]:
-        workers = "n_jobs=-1 spreads rows over all cores"
-        fewer = "parameters='last_layer' searches fewer parameters"
-        if isinstance(self.search_, PenaltySearch):
-            quicker = "linear" if self._task == "regressor" else "natural"
-            other = f"search='{quicker}' is many times faster"
-            return (other, workers, f"{fewer}, search__n_steps=... takes fewer steps")
-        if isinstance(self.search_, LinearSearch):
-            return (workers, fewer, "ask for fewer rows")
-        return ("search='linear' is a first look", workers, fewer)
 
     def _most_known_rows(self) -> int:
         # A tenth of a second for each of them.
@@ -317,7 +300,11 @@ class AdversarialSearch(BaseUncertaintyEstimator):
         import pandas as pd
 
         check_is_fitted(self)
-        refuse_unknown_answer(target, getattr(self, "classes_", ("up", "down")))
+        answers = getattr(self, "classes_", ("up", "down"))
+        if target is not None and not any(np.array_equal(name, target) for name in answers):
+            raise ValueError(
+                f"target={shown(target)} is no answer of the network: choose one of {few(answers)}."
+            )
         row, original, limits = self._few_rows(x if open_source(x) else one_row(x))
         if len(original) != 1:
             raise ValueError(f"explain_rival takes one row at a time, not {len(original)}: x[:1].")

@@ -11,14 +11,14 @@ from sklearn.utils import check_array, check_consistent_length
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, column_or_1d, validate_data
 
-from .._messages import cut, is_about_numbers, shown
+from .._messages import cut, is_about_numbers
 from .._network.adapters import is_torch, split_pipeline
 from .._network.inputs.items import StoredDataset
 from .._network.inputs.rows import Source, StoredRows, from_tensor, refuse_masked
 from .._network.inputs.sources import as_dense, open_source, transformed
 from .._network.predictions import Prediction
 from .._network.reference import ReferenceModel, TrainingSet
-from .checks.refused import refuse_several_labels, refuse_single_row, refuse_texts
+from .checks.refused import refuse_single_row, refuse_targets, refuse_texts
 
 
 class Passed(NamedTuple):
@@ -88,8 +88,7 @@ def check_training_data(
         y = source.targets() if regression else source.labels()
     refuse_masked(y, "y")
     y = from_tensor(y)
-    if not regression:
-        refuse_several_labels(y)
+    refuse_targets(y, method._task)
     any_ndim = is_torch(estimator)
     if source is None and (method._scales_inputs or transformers is None):
         X = X if any_ndim else as_dense(X)
@@ -145,19 +144,16 @@ def one_row(x: Any) -> Any:
     if hasattr(x, "to_frame"):  # a row of a DataFrame
         return x.to_frame().T.infer_objects()
     x = from_tensor(x)
-    if not hasattr(x, "shape"):
-        try:
-            x = np.asarray(x)
-        except ValueError as error:
-            raise ValueError("x must have rows of the same length.") from error
-    if not x.shape:
-        raise ValueError(f"x must be a single row; got {shown(x)}.")
+    try:
+        x = x if hasattr(x, "shape") else np.asarray(x)
+    except ValueError as error:
+        raise ValueError("x must have rows of the same length.") from error
     # A vector of texts or objects is a column of rows for the transformers of a pipeline.
     is_column = hasattr(x, "dtype") and getattr(x.dtype, "kind", "f") in "OUS"
-    if len(x.shape) == 1 and not is_column:
-        x = x[None]
-    if x.shape[0] != 1:
-        raise ValueError(f"x must be a single row; got {x.shape[0]} rows. Pass X[i : i + 1].")
+    x = x[None] if len(x.shape) == 1 and not is_column else x
+    n_rows = x.shape[0] if x.shape else 0
+    if n_rows != 1:
+        raise ValueError(f"x must be a single row; got {n_rows} rows. Pass X[i : i + 1].")
     return x
 
 

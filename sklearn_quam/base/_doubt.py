@@ -8,17 +8,11 @@ a share of known samples.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
-from sklearn.utils.validation import check_is_fitted
 
-from .._documented import QUERY, documented
-from .._messages import shown
-from .._network.inputs.sources import some_rows
-from .._posterior.results import COMPONENTS, RowResults, Uncertainty
 from ._conformal import check_coverage, conformal_threshold
 
 # Largest number of held-out samples that measure doubt.
@@ -113,88 +107,3 @@ def needs_known_samples(arguments: str) -> ValueError:
 
 def _distrust(risk: np.ndarray, rarity: np.ndarray) -> np.ndarray:
     return -np.log1p(-risk) + _EXPONENT * np.maximum(rarity - _COMMON, 0.0)
-
-
-@documented(QUERY)
-class Doubting:
-    """Predicts doubt, if ``fit`` has kept held-out samples as known ones."""
-
-    # Otherwise doubt grows with the risk alone.
-    _risk_is_probability: ClassVar[bool] = True
-    _results: Callable[..., RowResults]
-    setting: str
-
-    def _most_known_rows(self) -> int:
-        """Return the largest number of held-out samples that measure doubt."""
-        return MAX_KNOWN_ROWS
-
-    def _risk(self, results: RowResults) -> np.ndarray:
-        """Return the risk of each prediction."""
-        raise NotImplementedError
-
-    def _keep_known_rows(self, X_val: Any, n_rows: int) -> None:
-        """Keep risk, aleatoric and epistemic uncertainty of held-out samples."""
-        some = np.random.default_rng(0).permutation(n_rows)[: self._most_known_rows()]
-        results = self._results(some_rows(X_val, np.sort(some)))
-        self._doubt_question = [self.setting, getattr(self, "measure", "entropy")]
-        parts = (results.uncertainty.aleatoric, results.uncertainty.epistemic)
-        self._known_rows = np.column_stack([self._risk(results), *parts])
-
-    def _with_doubt(self, results: RowResults, *question: str) -> Uncertainty:
-        """Return uncertainties, with doubt if known samples were asked the same question."""
-        uncertainty = results.uncertainty
-        if not hasattr(self, "_known_rows") or [*question] != self._doubt_question:
-            return uncertainty
-        return replace(uncertainty, doubt=self._share(self._risk(results), uncertainty.epistemic))
-
-    def _share(self, risk: np.ndarray, epistemic: np.ndarray) -> np.ndarray:
-        known_risk, _, known_epistemic = self._known_rows.T
-        if self._risk_is_probability:
-            return DoubtScale.fit(known_risk, known_epistemic).share(risk, epistemic)
-        return Tail.fit(known_risk).share(risk)
-
-    def _check_known_rows(self) -> None:
-        check_is_fitted(self)
-        if not hasattr(self, "_known_rows"):
-            raise needs_known_samples("X_val and y_val")
-
-    def predict_doubt(self, X: Any) -> np.ndarray:
-        """Predict doubt: one number from 0 to 1 for mistakes and unknown samples together.
-
-        It is the share of known samples that are less doubtful: of new samples like the known ones,
-        5 % have a doubt above 0.95. A classifier's doubt grows with the risk of a mistake, 1 - max
-        p, and with the epistemic uncertainty where that is larger than for two thirds of known
-        samples. A regressor's doubt grows with the standard deviation of its prediction.
-
-        Returns
-        -------
-        ndarray of shape (n_samples,)
-            From 0 to 1. Known samples are up to 1000 of the ``X_val`` that was passed to ``fit``,
-            drawn at random. ``setting`` and ``measure`` are those of ``fit``.
-        """
-        self._check_known_rows()
-        return self._results(X, as_known=True).uncertainty._part("doubt")
-
-    def threshold(self, coverage: float = 0.95, *, component: str = "doubt") -> float:
-        """Return a threshold that a share of known samples does not exceed.
-
-        Parameters
-        ----------
-        coverage : float, default=0.95
-            The share: a new sample like the known ones is at or below the threshold with a
-            probability of at least this. A share of c takes at least c / (1 - c) known samples.
-        component : {"aleatoric", "epistemic", "total", "doubt"}, default="doubt"
-            Which uncertainty, in the ``setting`` and ``measure`` at the time of ``fit``.
-
-        Returns
-        -------
-        float
-            The threshold. Known samples are those of the ``X_val`` that was passed to ``fit``.
-        """
-        self._check_known_rows()
-        risk, aleatoric, epistemic = self._known_rows.T
-        values = {"aleatoric": aleatoric, "epistemic": epistemic, "total": aleatoric + epistemic}
-        values["doubt"] = self._share(risk, epistemic)
-        if component not in values:
-            raise ValueError(f"component must be one of {COMPONENTS}; got {shown(component)}.")
-        return threshold_of(values[component], coverage)

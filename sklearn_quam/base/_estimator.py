@@ -7,19 +7,21 @@ hands the predictions of plausible models to an accumulator.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from joblib import effective_n_jobs
 from sklearn.base import _fit_context
 from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted
 
 from .._documented import QUERY, documented
-from .._network.free import free_network
+from .._messages import shown
 from .._network.inputs.rows import StoredRows
+from .._network.inputs.sources import some_rows
 from .._network.limits import (
     Limits,
     computing,
@@ -29,16 +31,14 @@ from .._network.limits import (
 )
 from .._network.parameters import LoRA
 from .._network.predictions import Prediction
-from .._network.reference import ReferenceModel
 from .._posterior.answering import answer
 from .._posterior.fitted import FittedMethod, Models, Question
 from .._posterior.progress import Progress
-from .._posterior.results import Diagnostics, KindOfDiagnostics, RowResults
+from .._posterior.results import COMPONENTS, RowResults, Uncertainty
 from .._posterior.tables import index_of
 from .._posterior.training_range import training_range, warn_beyond_range
-from .._typing import Parameters
 from ._data import FitData, check_target
-from ._doubt import Doubting
+from ._doubt import MAX_KNOWN_ROWS, DoubtScale, Tail, needs_known_samples, threshold_of
 from ._reading import NetworkEstimator
 from ._saving import Saved, identity
 from ._wrapping import parameters_now
@@ -47,34 +47,20 @@ from .checks.seen import warn_if_seen
 from .checks.warned import warn_about_failed_rows, warn_about_fit
 
 
-class Answers(tuple):
-    """A prediction and its uncertainty: a pair, with a clear error where an array is needed."""
-
-    @property
-    def ndim(self) -> int:
-        """Raise an error: `TransformedTargetRegressor` asks for it."""
-        raise AttributeError(
-            "predict with return_uncertainty=True or return_std=True returns a pair, but the "
-            "estimator around it takes a single array. Wrap it the other way round: "
-            "QUAMRegressor(TransformedTargetRegressor(...)), say."
-        )
-
-
 @documented(QUERY)
-class BaseUncertaintyEstimator(Doubting, Saved, NetworkEstimator):
+class BaseUncertaintyEstimator(Saved, NetworkEstimator):
     """The common base of classifiers and regressors."""
 
     # Whether n_jobs spreads the samples that are predicted.
     _rows_in_parallel: ClassVar[bool] = False
     # Whether the method trains the given network further, or trains others.
     _trains_again: ClassVar[bool] = False
-    # Whether models differ from the given network in its weights, which `parameters` names.
-    _changes_weights: ClassVar[bool] = False
-    # The argument that holds the number of models for each sample.
-    _counts_models: ClassVar[str | None] = None
+    # Otherwise doubt grows with the risk alone.
+    _risk_is_probability: ClassVar[bool] = True
     # Whether the given network predicts in all settings.
     _given_predicts: ClassVar[bool] = False
-    _diagnostics: ClassVar[KindOfDiagnostics] = Diagnostics
+    # Columns of diagnostics, besides those of all methods.
+    _diagnostics: ClassVar[tuple[str, ...]] = ("standard_error",)
     _live_parameters = ("setting", "measure", "memory_limit", "n_jobs", "verbose")
     _parameter_constraints: ClassVar[dict] = {
         **NetworkEstimator._parameter_constraints,
@@ -87,9 +73,15 @@ class BaseUncertaintyEstimator(Doubting, Saved, NetworkEstimator):
         "memory_limit": [Interval(Real, 0, None, closed="neither"), str, None],
     }
 
-    parameters: Parameters
+    # What classifiers and regressors fill in: labels or values, given probabilities or means; how
+    # far targets are from the average prediction; the risk of each prediction.
+    _decide: Callable[[np.ndarray], np.ndarray]
+    _conformal_scores: Callable[[Any, Any], np.ndarray]
+    _risk: Callable[[RowResults], np.ndarray]
+
     setting: str
     verbose: int | None
+    _fitted: FittedMethod[Any]
     memory_limit: Any = None  # methods with few models have no such argument
 
     @_fit_context(prefer_skip_nested_validation=False)
@@ -133,7 +125,16 @@ class BaseUncertaintyEstimator(Doubting, Saved, NetworkEstimator):
             raise ValueError("X_val and y_val go together: pass both or neither.")
         if y_val is not None:
             y_val = check_target(self._task, y_val, "y_val")
-        self._fit(X, y, sample_weight, fit_params, X_val, y_val)
+        with gradients_allowed(), short_passes(self.memory_limit):
+            data = self._given(X, y, sample_weight, fit_params, X_val, y_val)
+            known = training_range(data.training, data.original)
+            if not self._is_member:
+                warn_about_fit(self, data, known)
+            with computing():
+                models = self._fit_models(data)
+                own = identity(self, data, models)
+                self._fitted = FittedMethod(data.reference, models, known, self._diagnostics, own)
+        self._fitted_parameters = parameters_now(self)
         if X_val is not None and not self._is_member:
             try:
                 self._calibrate(X_val, y_val)
@@ -142,44 +143,14 @@ class BaseUncertaintyEstimator(Doubting, Saved, NetworkEstimator):
                     del self._fitted  # a fit that fails leaves nothing that answers
         return self
 
-    @gradients_allowed()
-    def _fit(
-        self, X: Any, y: Any, sample_weight: Any, fit_params: dict, X_val: Any, y_val: Any
-    ) -> None:
-        """Read network and data, and build the object that answers."""
-        with short_passes(self.memory_limit):
-            data = self._given(X, y, sample_weight, fit_params, X_val, y_val)
-            known = training_range(data.training, data.original)
-            if not self._is_member:
-                warn_about_fit(self, data, known)
-            with computing():
-                models = self._fit_models(data)
-                own = identity(self, data, models)
-                fitted = FittedMethod(data.reference, models, known, self._diagnostics, own)
-                self._fitted = self._sized(fitted, data)
-        self._fitted_parameters = parameters_now(self)
-
     def _fit_models(self, fit: FitData) -> Models:
         """Return the plausible models, a frozen object: a method fills this in."""
         raise NotImplementedError
-
-    def _free_network(self, reference: ReferenceModel, inputs: StoredRows, seed: int) -> Any:
-        """Return the network as a function of its free parameters; set their names and number."""
-        if not self._changes_weights:
-            return None
-        network = free_network(reference, self.parameters, inputs, seed)
-        self.parameter_names_ = list(network.free.names)
-        self.n_parameters_searched_ = network.free.size
-        return network
 
     def _limits(self, fit: FitData) -> Limits:
         """Return the memory that fitting may use."""
         device = fit.reference.device
         return Limits(memory_in_bytes(self.memory_limit, device), device)
-
-    def _sized(self, fitted: FittedMethod, data: FitData) -> FittedMethod:  # noqa: ARG002
-        """Return the fitted method with the memory it needs."""
-        return fitted
 
     def _calibrate(self, X_val: Any, y_val: Any) -> None:
         """Keep conformal scores and uncertainties of held-out samples."""
@@ -192,10 +163,6 @@ class BaseUncertaintyEstimator(Doubting, Saved, NetworkEstimator):
     def _predictive(self, X: Any) -> Any:
         """Return the average prediction of all plausible models."""
         return self._results(X, predictive=True).predictive
-
-    def _conformal_scores(self, predictive: Any, y_val: Any) -> np.ndarray:
-        """Return how far targets are from the average prediction."""
-        raise NotImplementedError
 
     def _question(self, inputs: StoredRows) -> Question:
         """Return what is asked, by the arguments that may change after `fit`."""
@@ -224,8 +191,8 @@ class BaseUncertaintyEstimator(Doubting, Saved, NetworkEstimator):
             setting, measure = self._doubt_question
             question = replace(question, setting=setting, measure=measure)
         asked = self._rows_asked(X, inputs)
-        name, how = type(self).__name__, dict[str, Any](errors=errors, checkpoint=checkpoint)
-        progress = Progress(len(inputs), name, self.verbose, remedies=self._remedies())
+        how: Any = {"errors": errors, "checkpoint": checkpoint}
+        progress = Progress(len(inputs), type(self).__name__, self.verbose)
         with short_passes(self.memory_limit), progress:
             results = answer(self._fitted, asked, question, progress=progress, **how)
         self._warn_about(results)
@@ -246,23 +213,10 @@ class BaseUncertaintyEstimator(Doubting, Saved, NetworkEstimator):
         warn_about_failed_rows(diagnostics.error, diagnostics._failed)
         warn_beyond_range(results.uncertainty.beyond_range & ~diagnostics._failed)
 
-    def _remedies(self) -> tuple[str, ...]:
-        """Return ways to make predictions quicker, the cheapest first."""
-        found = []
-        if self._counts_models is not None:
-            number = getattr(self, self._counts_models)
-            found.append(f"fit with a smaller {self._counts_models}, now {number}: fewer models")
-        if getattr(self, "parameters", "last_layer") != "last_layer":
-            found.append("parameters='last_layer' runs the rest of the network once for all models")
-        if self._fitted.reference.device.type == "cpu" and torch.cuda.is_available():
-            found.append("device='cuda' runs on an accelerator")
-        first_look = "ask only for rows that a detector of sklearn_quam.ood, or the entropy, doubts"
-        return (*found, first_look)[:3]
-
     def _predict_outputs(self, X: Any) -> np.ndarray:
         """Return probabilities or means; those of the given network need no other models."""
         if self.setting == "given" or self._given_predicts:
-            return self._forecast(self._predict_reference(X).to_array())
+            return self._forecast(self._predict_given(X)[0].to_array())
         return self._results(X).prediction
 
     def _forecast(self, outputs: np.ndarray) -> np.ndarray:
@@ -270,12 +224,11 @@ class BaseUncertaintyEstimator(Doubting, Saved, NetworkEstimator):
         return outputs
 
     @computing()
-    def _predict_reference(self, X: Any) -> Prediction:
-        """Return the prediction of the given network alone."""
-        inputs = self._check_inputs(X)
-        prediction, beyond = self._fitted.predict(inputs)
+    def _predict_given(self, X: Any) -> tuple[Prediction, np.ndarray]:
+        """Return what the given network predicts, and which samples are beyond the range."""
+        prediction, beyond = self._fitted.predict(self._check_inputs(X))
         warn_beyond_range(beyond)
-        return prediction
+        return prediction, beyond
 
     def predict(self, X: Any, *, return_uncertainty: bool = False) -> Any:
         """Predict the target of each sample.
@@ -291,11 +244,7 @@ class BaseUncertaintyEstimator(Doubting, Saved, NetworkEstimator):
         if not return_uncertainty:
             return self._decide(self._predict_outputs(X))
         results = self._results(X)
-        return Answers((self._decide(results.prediction), results.uncertainty))
-
-    def _decide(self, outputs: np.ndarray) -> np.ndarray:
-        """Return labels or values, given probabilities or means."""
-        raise NotImplementedError
+        return self._decide(results.prediction), results.uncertainty
 
     def predict_uncertainty(
         self,
@@ -340,6 +289,77 @@ class BaseUncertaintyEstimator(Doubting, Saved, NetworkEstimator):
             Scores, in scikit-learn's convention for outlier detectors.
         """
         return -self._results(X).uncertainty.epistemic
+
+    def _most_known_rows(self) -> int:
+        """Return the largest number of held-out samples that measure doubt."""
+        return MAX_KNOWN_ROWS
+
+    def _keep_known_rows(self, X_val: Any, n_rows: int) -> None:
+        """Keep risk, aleatoric and epistemic uncertainty of held-out samples."""
+        some = np.random.default_rng(0).permutation(n_rows)[: self._most_known_rows()]
+        results = self._results(some_rows(X_val, np.sort(some)))
+        self._doubt_question = [self.setting, getattr(self, "measure", "entropy")]
+        parts = (results.uncertainty.aleatoric, results.uncertainty.epistemic)
+        self._known_rows = np.column_stack([self._risk(results), *parts])
+
+    def _with_doubt(self, results: RowResults, *question: str) -> Uncertainty:
+        """Return uncertainties, with doubt if known samples were asked the same question."""
+        uncertainty = results.uncertainty
+        if not hasattr(self, "_known_rows") or [*question] != self._doubt_question:
+            return uncertainty
+        return replace(uncertainty, doubt=self._share(self._risk(results), uncertainty.epistemic))
+
+    def _share(self, risk: np.ndarray, epistemic: np.ndarray) -> np.ndarray:
+        known_risk, _, known_epistemic = self._known_rows.T
+        if self._risk_is_probability:
+            return DoubtScale.fit(known_risk, known_epistemic).share(risk, epistemic)
+        return Tail.fit(known_risk).share(risk)
+
+    def _check_known_rows(self) -> None:
+        check_is_fitted(self)
+        if not hasattr(self, "_known_rows"):
+            raise needs_known_samples("X_val and y_val")
+
+    def predict_doubt(self, X: Any) -> np.ndarray:
+        """Predict doubt: one number from 0 to 1 for mistakes and unknown samples together.
+
+        It is the share of known samples that are less doubtful: of new samples like the known ones,
+        5 % have a doubt above 0.95. A classifier's doubt grows with the risk of a mistake, 1 - max
+        p, and with the epistemic uncertainty where that is larger than for two thirds of known
+        samples. A regressor's doubt grows with the standard deviation of its prediction.
+
+        Returns
+        -------
+        ndarray of shape (n_samples,)
+            From 0 to 1. Known samples are up to 1000 of the ``X_val`` that was passed to ``fit``,
+            drawn at random. ``setting`` and ``measure`` are those of ``fit``.
+        """
+        self._check_known_rows()
+        return self._results(X, as_known=True).uncertainty._part("doubt")
+
+    def threshold(self, coverage: float = 0.95, *, component: str = "doubt") -> float:
+        """Return a threshold that a share of known samples does not exceed.
+
+        Parameters
+        ----------
+        coverage : float, default=0.95
+            The share: a new sample like the known ones is at or below the threshold with a
+            probability of at least this. A share of c takes at least c / (1 - c) known samples.
+        component : {"aleatoric", "epistemic", "total", "doubt"}, default="doubt"
+            Which uncertainty, in the ``setting`` and ``measure`` at the time of ``fit``.
+
+        Returns
+        -------
+        float
+            The threshold. Known samples are those of the ``X_val`` that was passed to ``fit``.
+        """
+        self._check_known_rows()
+        risk, aleatoric, epistemic = self._known_rows.T
+        values = {"aleatoric": aleatoric, "epistemic": epistemic, "total": aleatoric + epistemic}
+        values["doubt"] = self._share(risk, epistemic)
+        if component not in values:
+            raise ValueError(f"component must be one of {COMPONENTS}; got {shown(component)}.")
+        return threshold_of(values[component], coverage)
 
 
 @documented(QUERY)

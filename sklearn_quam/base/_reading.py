@@ -2,35 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from sklearn import get_config
+from sklearn.base import BaseEstimator, clone
 from sklearn.utils import check_random_state
+from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from .._network.adapters import Network, check_kind, is_pretrained, split_pipeline
+from .._messages import ShortMessages, shown
+from .._network.adapters import check_kind, is_pretrained, is_torch, split_pipeline
+from .._network.free import free_network
 from .._network.inputs.items import StoredDataset
 from .._network.inputs.rows import Inputs, StoredRows
 from .._network.inputs.sources import transformed
 from .._network.predictions import Gaussian, Prediction
 from .._network.reference import ReferenceModel, TrainingSet, build_reference
-from .._network.training import default_network, train
-from .._typing import Device, RandomState
+from .._network.training import default_network, sample_weight_argument, train
+from .._typing import Device, Parameters, RandomState
 from ._data import FitData, Passed, check_rows, check_training_data, check_weight
-from ._wrapping import WrapsNetwork, changed_parameters, parameters_now
+from ._wrapping import CLONED_ATTRIBUTES, changed_parameters, is_kept, parameters_now
 from .checks.agreement import check_agreement
-from .checks.refused import refuse_infinite_loss, refuse_targets
-from .checks.seen import passed_rows
+from .checks.refused import refuse_infinite_loss
+from .checks.seen import Families, passed_rows
 
 # Fitted attributes that exist only if `fit` was given held-out samples.
 _OF_HELD_OUT_ROWS = ("conformal_scores_", "conformal_labels_", "_known_rows", "_doubt_question")
 
 
-class NetworkEstimator(WrapsNetwork):
+class NetworkEstimator(ShortMessages, BaseEstimator):
     """Reads a network and its data; the common base of methods and detectors."""
 
     _task: ClassVar[str]
@@ -38,6 +44,8 @@ class NetworkEstimator(WrapsNetwork):
     _is_member = False
     # Whether the transformers are those of the default network: X is checked as without them.
     _scales_inputs = False
+    # Whether models differ from the given network in its weights, which `parameters` names.
+    _changes_weights: ClassVar[bool] = False
     # Arguments that may be changed after `fit`.
     _live_parameters: ClassVar[tuple[str, ...]] = ()
     _parameter_constraints: ClassVar[dict] = {
@@ -47,11 +55,99 @@ class NetworkEstimator(WrapsNetwork):
         "random_state": ["random_state"],
     }
 
+    # What subclasses fill in: targets as the likelihood takes them; an error for held-out targets
+    # that are not like those of the training data; the noise variance that a network lacks.
+    _encode_target: Callable[..., Tensor]
+    _check_held_out: Callable[[np.ndarray], None]
+    _with_noise: Callable[..., tuple[ReferenceModel, Prediction]]
+
     estimator: Any
     link: str | None
     output: str | int | None
+    parameters: Parameters
     device: Device
     random_state: RandomState
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        transformers, final = split_pipeline(self.estimator)
+        # Networks of scikit-learn take sparse tables, and so do some transformers.
+        tags.input_tags.sparse = transformers is not None or not is_torch(final)
+        return tags
+
+    def __sklearn_clone__(self) -> Any:
+        # A given network stays as it is: a clone of it would forget its weights.
+        params = self.get_params(deep=False)
+        copies = {k: v if is_kept(k, v) else clone(v, safe=False) for k, v in params.items()}
+        duplicate = type(self)(**copies)
+        for name in CLONED_ATTRIBUTES:
+            if hasattr(self, name):
+                setattr(duplicate, name, getattr(self, name))
+        # Clones share the record of samples that were passed to fit.
+        duplicate._families = self.__dict__.setdefault("_families", Families())
+        return duplicate
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        # A given network stays as it is: it has no arguments to set.
+        if not deep or not is_pretrained(self.estimator):
+            return super().get_params(deep=deep)
+        params = super().get_params(deep=False)
+        for name, value in list(params.items()):
+            if name != "estimator" and hasattr(value, "get_params"):
+                own = value.get_params()
+                params |= {f"{name}__{key}": nested for key, nested in own.items()}
+        return params
+
+    def set_params(self, **params: Any) -> Any:
+        pretrained = is_pretrained(params.get("estimator", self.estimator))
+        nested = [name for name in params if name.startswith("estimator__")]
+        if pretrained and nested:
+            raise ValueError(
+                f"Cannot set {shown(nested)}: the network is already fitted and stays as it is. "
+                "Pass an unfitted estimator, such as clone(net), to tune its own parameters."
+            )
+        return super().set_params(**params)
+
+    get_params.__doc__ = BaseEstimator.get_params.__doc__
+    set_params.__doc__ = BaseEstimator.set_params.__doc__
+
+    def _route(self, estimator: Any, sample_weight: Any, fit_params: dict) -> dict:
+        """Return the arguments for the fit of the wrapped estimator."""
+        if is_pretrained(estimator):
+            if fit_params:
+                raise TypeError(
+                    f"fit got {shown(sorted(fit_params))}, but the network is already fitted and "
+                    "is not trained again. Pass an unfitted estimator to have it trained."
+                )
+            return {}
+        if get_config()["enable_metadata_routing"]:
+            if self.estimator is None:
+                weight = {} if sample_weight is None else {"sample_weight": sample_weight}
+                return fit_params | weight
+            return process_routing(
+                self, "fit", sample_weight=sample_weight, **fit_params
+            ).estimator.fit
+        if sample_weight is None:
+            return fit_params
+        if self.estimator is None:
+            # Rows that do not count are not to scale the inputs, either.
+            weights = {f"{name}__sample_weight": sample_weight for name, _ in estimator.steps}
+            return {**fit_params, **weights}
+        return {**fit_params, sample_weight_argument(estimator): sample_weight}
+
+    def get_metadata_routing(self) -> MetadataRouter:
+        """Return the routing of metadata: ``sample_weight`` may go to the wrapped estimator too.
+
+        Returns
+        -------
+        MetadataRouter
+            The router.
+        """
+        router = MetadataRouter(owner=self).add_self_request(self)
+        if hasattr(self.estimator, "get_metadata_routing") and not is_pretrained(self.estimator):
+            mapping = MethodMapping().add(caller="fit", callee="fit")
+            router.add(estimator=self.estimator, method_mapping=mapping)
+        return router
 
     def _given(
         self,
@@ -66,7 +162,6 @@ class NetworkEstimator(WrapsNetwork):
         # An earlier fit must not answer if this one fails.
         for name in ("_fitted", *_OF_HELD_OUT_ROWS):
             self.__dict__.pop(name, None)
-        refuse_targets(y, self._task)
         estimator = self._wrapped()
         check_kind(split_pipeline(estimator)[1], self._task)
         if not self._is_member:
@@ -130,40 +225,18 @@ class NetworkEstimator(WrapsNetwork):
         passed = Passed(X, X_checked, y_checked, sample_weight, fit_params, X_val, y_val)
         return FitData(reference, training, original, free, seed, passed)
 
-    def _free_network(
-        self,
-        reference: ReferenceModel,  # noqa: ARG002
-        inputs: StoredRows,  # noqa: ARG002
-        seed: int,  # noqa: ARG002
-    ) -> Any:
-        """Return the network as a function of what may change; None if nothing does."""
-        return None
+    def _free_network(self, reference: ReferenceModel, inputs: StoredRows, seed: int) -> Any:
+        """Return the network as a function of its free parameters; set their names and number."""
+        if not self._changes_weights:
+            return None
+        network = free_network(reference, self.parameters, inputs, seed)
+        self.parameter_names_ = list(network.free.names)
+        self.n_parameters_searched_ = network.free.size
+        return network
 
     def _wrapped(self) -> Any:
         """Return the estimator that the network is taken from."""
         return default_network(self._task) if self.estimator is None else self.estimator
-
-    def _encode_target(
-        self, y: np.ndarray, network: Network, n_outputs: int, reference: ReferenceModel
-    ) -> Tensor:
-        """Return targets as the likelihood takes them."""
-        raise NotImplementedError
-
-    def _check_held_out(self, y_val: np.ndarray) -> None:
-        """Refuse held-out targets that are not like those of the training data."""
-        raise NotImplementedError
-
-    def _with_noise(
-        self,
-        reference: ReferenceModel,
-        original: Gaussian,
-        target: Tensor,
-        weight: Tensor | None,
-        X_val: Any,
-        y_val: Any,
-    ) -> tuple[ReferenceModel, Prediction]:
-        """Return network and predictions with the noise variance that the network lacks."""
-        raise NotImplementedError
 
     def _check_inputs(self, X: Any) -> StoredRows:
         """Return checked samples as the network takes them."""

@@ -24,7 +24,7 @@ from .._posterior.measures import mixture_quantiles, mixture_scores
 from .._posterior.results import RowResults
 from .._typing import NoiseVariance
 from ._conformal import check_coverage, conformal_threshold, noise_and_calibration_rows
-from ._estimator import Answers, BaseUncertaintyEstimator, ScoresUnseen
+from ._estimator import BaseUncertaintyEstimator, ScoresUnseen
 
 
 @documented(QUERY)
@@ -137,7 +137,7 @@ class BaseUncertaintyRegressor(ScoresUnseen, RegressorMixin, BaseUncertaintyEsti
             raise ValueError("Pass return_std=True or return_uncertainty=True, not both.")
         results = self._results(X)
         std = np.sqrt(results.variance)
-        return Answers((self._decide(results.prediction), self._decide(std)))
+        return self._decide(results.prediction), self._decide(std)
 
     def predict_interval(self, X: Any, coverage: float = 0.9) -> np.ndarray:
         """Predict an interval for the target of each sample.

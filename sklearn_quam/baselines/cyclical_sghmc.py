@@ -34,8 +34,6 @@ class _CyclicalSGHMC(SampledWeights):
     prior_precision: float = real(default=1.0, closed="left")
     batch_size: int = integer(default=64)
 
-    _counts_models = "samples_per_cycle"
-
     def _draw(self, loss: TrainingLoss, seed: int, limits: Limits) -> Tensor:  # noqa: ARG002
         n_rows, kept, draws = len(loss.training), self._kept_steps(), []
         generator = torch.Generator().manual_seed(seed)

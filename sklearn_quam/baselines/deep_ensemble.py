@@ -72,14 +72,7 @@ class Ensemble(BaseUncertaintyEstimator):
     n_jobs: int | None = allowed(*N_JOBS, None, default=None)
 
     _trains_again = True
-    _counts_models = "n_estimators"
     _member_type: ClassVar[Any]  # the method that judges a single network
-
-    def _remedies(self) -> tuple[str, ...]:
-        if self.estimators is None:
-            return super()._remedies()
-        fewer = f"pass fewer than {len(self.estimators)} estimators: every row is run through all"
-        return (fewer, super()._remedies()[-1])
 
     def _wrapped(self) -> Any:
         if self.estimators is None:

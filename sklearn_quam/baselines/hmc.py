@@ -19,7 +19,6 @@ from .._posterior.accumulate import Posterior
 from .._posterior.estimate import chain_effective_sample_size, split_r_hat
 from .._posterior.fitted import FittedMethod, Question
 from .._posterior.progress import tracked
-from .._posterior.results import ChainDiagnostics
 from ..base._data import FitData
 from ..exceptions import warn
 from ._hamiltonian import Potential, StepSize, draw, first_step_size, init, update
@@ -107,8 +106,7 @@ class _HMC(SampledWeights):
     target_acceptance: float = real(default=0.8, below=1)
     prior_precision: float = real(default=1.0)
 
-    _counts_models = "n_samples"
-    _diagnostics = ChainDiagnostics
+    _diagnostics = ("standard_error", "r_hat")
     _fitted_kind = FittedMethod[ChainSamples]
 
     def _fit_models(self, fit: FitData) -> ChainSamples:

@@ -86,7 +86,6 @@ class LaplaceArguments(WeightArguments):
 
 class _Laplace(LaplaceArguments, BaseUncertaintyEstimator):
     _fitted_kind = FittedMethod[GaussianModels]
-    _counts_models = "n_samples"
     _changes_weights = True
 
     def _fit_models(self, fit: FitData) -> GaussianModels:

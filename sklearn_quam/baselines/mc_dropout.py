@@ -235,7 +235,6 @@ class _MCDropout(BaseUncertaintyEstimator):
     n_samples: int = integer(default=256)
     p: float | None = allowed(Interval(Real, 0, 1, closed="left"), None, default=None)
 
-    _counts_models = "n_samples"
     _fitted_kind = FittedMethod[ThinnedModels]
 
     def _fit_models(self, fit: FitData) -> ThinnedModels:

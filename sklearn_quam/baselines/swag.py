@@ -54,8 +54,6 @@ class _SWAG(SampledWeights):
     weight_decay: float = real(default=1e-4, closed="left")
     batch_size: int = integer(default=64)
 
-    _counts_models = "n_samples"
-
     def _draw(self, loss: TrainingLoss, seed: int, limits: Limits) -> Tensor:  # noqa: ARG002
         n_rows = len(loss.training)
         per_epoch = n_rows // min(self.batch_size, n_rows)

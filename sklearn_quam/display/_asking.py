@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.base import is_classifier
 
 from .._messages import shown
-from .._posterior.results import COMPONENTS, INFINITE, SearchDiagnostics, Uncertainty
+from .._posterior.results import COMPONENTS, INFINITE, Uncertainty
 from ..base._conformal import rows_needed
 from ..base._inside import METHOD_OR_DETECTOR, method_and_rows
 from ..metrics._checked import numbers
@@ -45,7 +45,7 @@ def ask(estimator: Any, X: Any) -> Answers:
         uncertainty, prediction = results.uncertainty, results.prediction
         unit, classifies = _UNITS[getattr(method, "measure", "entropy")], is_classifier(method)
         found = results.diagnostics
-        if isinstance(found, SearchDiagnostics):
+        if found.rival is not None:
             # A rival that explains the training data badly is none.
             rivals = np.where(found.feasible, found.rival, np.array(None))
     else:

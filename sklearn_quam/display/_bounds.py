@@ -93,7 +93,7 @@ class ProbabilityBoundsDisplay(_Display):
         method, row = method_and_rows(estimator, one_row(x), "predict_proba_bounds")
         slack = method.slack_ if slack is None else slack
         lower, upper = method.predict_proba_bounds(row, slack)
-        proba = method._predict_reference(row).to_array()
+        proba = method._predict_given(row)[0].to_array()
         display = cls(proba[0], lower[0], upper[0], method.classes_, slack)
         return display.plot(**kwargs)
 

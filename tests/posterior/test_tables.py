@@ -10,13 +10,7 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_iris
 from sklearn.linear_model import LogisticRegression
 
-from sklearn_quam import (
-    ChainDiagnostics,
-    Diagnostics,
-    QUAMClassifier,
-    SearchDiagnostics,
-    Uncertainty,
-)
+from sklearn_quam import Diagnostics, QUAMClassifier, Uncertainty
 from sklearn_quam._posterior.tables import INFINITE
 
 
@@ -86,7 +80,7 @@ def test_html_has_the_same_cells_and_no_markup_of_users():
     html = u._repr_html_()
     assert "&lt;b&gt;one" in html
     assert "<b>" not in html
-    assert html.count("<tr>") == 3
+    assert html.count("<tr") == 3
 
 
 @pytest.fixture(scope="module")
@@ -110,16 +104,17 @@ def test_frames_keep_their_index(asked):
 
 
 @pytest.mark.parametrize(
-    ("kind", "more"),
+    "more",
     [
-        (Diagnostics, ["standard_error"]),
-        (SearchDiagnostics, ["rival", "rival_cost", "feasible", "n_steps"]),
-        (ChainDiagnostics, ["standard_error", "r_hat"]),
+        ["standard_error"],
+        ["rival", "rival_cost", "feasible", "n_steps"],
+        ["standard_error", "r_hat"],
     ],
 )
-def test_frames_have_a_column_for_each_diagnostic(kind, more):
+def test_frames_have_a_column_for_each_diagnostic(more):
     names = ["effective_sample_size", "n_diverged", "error", *more]
-    frame = kind(*(np.array([k, k + 10]) for k in range(len(names)))).to_frame(index=["a", "b"])
+    columns = {name: np.array([k, k + 10]) for k, name in enumerate(names)}
+    frame = Diagnostics(**columns).to_frame(index=["a", "b"])
     assert list(frame.columns) == names
     assert frame.loc["b"].tolist() == [k + 10 for k in range(len(names))]
 
@@ -128,7 +123,7 @@ def test_diagnostics_read_like_a_table(asked):
     _, _, diagnostics = asked
     assert len(diagnostics) == 20
     some = diagnostics[diagnostics.feasible]
-    assert isinstance(some, SearchDiagnostics)
+    assert isinstance(some, Diagnostics)
     assert len(some) == diagnostics.feasible.sum()
     assert repr(diagnostics).splitlines()[1].split()[:2] == ["effective_sample_size", "n_diverged"]
-    assert "<table>" in diagnostics._repr_html_()
+    assert "<table" in diagnostics._repr_html_()

@@ -6,12 +6,11 @@ import warnings
 import pytest
 from torch import nn
 
-from sklearn_quam import HMCClassifier, QUAMClassifier, ReferenceClassifier
+from sklearn_quam import QUAMClassifier, ReferenceClassifier
 from sklearn_quam._posterior import progress as module
 from sklearn_quam._posterior.progress import Progress
 from sklearn_quam.exceptions import SlowWarning
 
-from ..test_contract import METHODS, fitted_once
 from .run import X_NEW, X, Y
 
 
@@ -73,13 +72,13 @@ def test_what_was_done_before_is_counted_but_has_taken_no_time(clock, capsys):
     assert "100/100" in capsys.readouterr().err
 
 
-def test_long_runs_warn_once_with_remedies(clock):
+def test_long_runs_warn_once(clock):
     with pytest.warns(SlowWarning) as caught:
-        run(clock, 30, 60.0, remedies=("a", "b", "c"))
+        run(clock, 30, 60.0)
     assert len(caught) == 1
     text = str(caught[0].message)
     assert "will take 28 minutes more for 28 of 30 rows" in text
-    assert "(1) a; (2) b; (3) c" in text
+    assert "guide/time.html" in text
     assert caught[0].filename == __file__
 
 
@@ -89,35 +88,6 @@ def test_shorter_runs_do_not_warn_whatever_setting_up_takes(clock, set_up, n_row
         warnings.simplefilter("error")
         clock.now += set_up
         run(clock, n_rows, seconds)
-
-
-@pytest.mark.parametrize("search", ["natural", "linear", "penalty"])
-def test_every_search_has_three_remedies(search):
-    est = QUAMClassifier(nn.Linear(4, 3), search=search).fit(X, Y)
-    remedies = est._remedies()
-    assert len(remedies) == 3
-    assert not any(f"search='{search}'" in remedy for remedy in remedies)
-
-
-@pytest.mark.parametrize(
-    "method", [m for m in METHODS if not m.name.startswith("QUAM")], ids=lambda m: m.name
-)
-def test_every_method_has_remedies_of_its_own(method):
-    est = fitted_once(method)
-    *own, first_look = est._remedies()
-    assert "sklearn_quam.ood" in first_look
-    assert bool(own) != method.name.startswith("Reference")
-    named = re.findall(r"(\w+)(?:, now|=')", " ".join(own))
-    assert set(named) <= est.get_params().keys()
-    assert len(named) == len(own) <= 2 or getattr(est, "estimators", None) is not None
-
-
-def test_all_but_the_last_layer_is_a_remedy_where_more_is_sampled():
-    est = HMCClassifier(nn.Linear(4, 3), n_samples=4, n_warmup=2, n_chains=1).fit(X, Y)
-    texts = est._remedies()
-    assert texts[0].startswith("fit with a smaller n_samples, now 4")
-    assert texts[1].startswith("parameters='last_layer'")
-    assert len(texts) == 3
 
 
 def test_displays_that_compute_show_progress(at_once, capsys):

@@ -42,7 +42,10 @@ def check_agreement(estimator: Any, reference: ReferenceModel, inputs: StoredRow
     units = target_scale(estimator, own.shape[1])
     if units is not None:
         own = own * units[0] + units[1]
-    share = _TOLERANCE_OF_HALF if _is_half(final) else _TOLERANCE
+    module = getattr(final, "module_", None)
+    weights = module.parameters() if isinstance(module, nn.Module) else ()
+    is_half = any(weight.dtype.itemsize < 4 for weight in weights)
+    share = _TOLERANCE_OF_HALF if is_half else _TOLERANCE
     differs = ~(np.abs(own - given) <= share * np.abs(given).max()).all(axis=1)
     if differs.any():
         first = int(differs.argmax())
@@ -50,7 +53,10 @@ def check_agreement(estimator: Any, reference: ReferenceModel, inputs: StoredRow
         raise InvalidOutputError(
             f"{type(final).__name__} itself predicts something else than the network inside it, "
             f"for the training rows {numbers} of those compared; for row {index[first]}, "
-            f"{_short(own[first])} instead of {_short(given[first])}. {_way_out(final)}"
+            f"{own[first][:5].round(4)} instead of {given[first][:5].round(4)}. If its class "
+            "overrides infer, predict or predict_proba, that is not run here: put what it does "
+            "into the forward of the module, or into a transformer in front (make_pipeline); or "
+            "pass the network alone."
         )
 
 
@@ -107,25 +113,3 @@ def _untouched(module: Any) -> Iterator[None]:
     finally:
         for part, flag in zip(parts, flags, strict=True):
             part.training = flag
-
-
-def _is_half(final: Any) -> bool:
-    module = getattr(final, "module_", None)
-    half = (torch.float16, torch.bfloat16)
-    return isinstance(module, nn.Module) and any(p.dtype in half for p in module.parameters())
-
-
-def _short(values: np.ndarray) -> str:
-    return np.array2string(values[:5], precision=4, threshold=5)
-
-
-def _way_out(final: Any) -> str:
-    if is_skorch(final) and not type(final).infer.__module__.startswith("skorch."):
-        return (
-            "Its class overrides infer, which is not run here: put what that does into the "
-            "forward of the module, or into a transformer in front of the net (make_pipeline)."
-        )
-    return (
-        "Is what its class changes about the prediction part of the network? Put it into the "
-        "forward of a module, or pass the network alone."
-    )

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 from joblib import parallel
-from torch import Tensor
 
-from ..._messages import few, shown
+from ..._messages import shown
 from ..._network.inputs.sources import open_source
 
 # Endings of files that networks are often fed with.
@@ -17,8 +16,8 @@ _FILES = (".bmp", ".gif", ".jpeg", ".jpg", ".npy", ".png", ".tif", ".tiff", ".wa
 
 
 def refuse_targets(y: Any, task: str) -> None:
-    """Refuse targets that are missing, and texts as targets of a regressor."""
-    if y is None or isinstance(y, Tensor):
+    """Refuse targets that are missing, texts as those of a regressor, and several labels."""
+    if y is None:
         return
     try:
         values = np.asarray(y)
@@ -41,17 +40,12 @@ def refuse_targets(y: Any, task: str) -> None:
                     f"y contains texts such as {shown(text)}, but a regressor predicts values. "
                     "Pass numbers, or use the classifier of the same method."
                 ) from None
+    if task == "classifier" and values.ndim > 1 and values.shape[1:] != (1,):
+        _refuse_several_labels(values)
 
 
-def refuse_several_labels(y: Any) -> None:
-    """Refuse several labels a sample."""
-    try:
-        shape = np.shape(y)
-    except (RuntimeError, TypeError, ValueError):
-        return  # the usual validation has a message for it
-    if len(shape) < 2 or shape[1] == 1 == len(shape) - 1:
-        return
-    values = np.asarray(y)
+def _refuse_several_labels(values: np.ndarray) -> None:
+    shape = values.shape
     is_binary = values.dtype.kind in "biuf" and bool(np.isin(values, (0, 1)).all())
     if len(shape) == 2 and is_binary and bool((values.sum(axis=1) == 1).all()):
         raise ValueError(
@@ -111,14 +105,6 @@ def refuse_options(errors: Any, checkpoint: Any) -> None:
     is_path = isinstance(checkpoint, (str, os.PathLike)) and str(checkpoint)
     if checkpoint is not None and not is_path:
         raise TypeError(f"checkpoint={shown(checkpoint)} is no folder: pass a str or a path.")
-
-
-def refuse_unknown_answer(target: Any, answers: Any) -> None:
-    """Refuse a target that is no label, or no direction of a regressor."""
-    if target is not None and not any(np.array_equal(name, target) for name in answers):
-        raise ValueError(
-            f"target={shown(target)} is no answer of the network: choose one of {few(answers)}."
-        )
 
 
 def refuse_infinite_loss(loss: float) -> None:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import weakref
 from typing import Any
 
 import numpy as np
-from torch import Tensor
+import torch
 
 from ..._network.adapters import is_pretrained
 from ..._network.inputs.rows import StoredRows
 from ...exceptions import SeenRowsWarning, warn
 
-# Limits: samples with a digest, samples read at a time, all digests, numbers read for digests.
+# Limits: samples with a digest, samples read at a time, numbers read for digests.
 _MAX_ROWS = 10_000
 _ROWS_AT_ONCE = 1000
-_MAX_KEPT = 100_000
 _MAX_NUMBERS = 2**24
 # Last bits of a float32 that digests leave out: transformers may round differently.
 _ROUNDED_BITS = 12
@@ -53,15 +51,15 @@ class PassedRows:
     """
 
     def __init__(self) -> None:
-        self._digests: set[bytes] = set()
-        self._held_out: set[bytes] = set()
+        self._digests: set[int] = set()
+        self._held_out: set[int] = set()
         self._share = 1.0
         self._warned = False
 
     def note(self, inputs: StoredRows) -> None:
         """Keep digests of samples, unless many are equal: then new ones may be, too."""
         found, share = _digests(inputs)
-        if len(set(found)) >= _NEARLY_ALL * len(found) and len(self._digests) < _MAX_KEPT:
+        if len(set(found)) >= _NEARLY_ALL * len(found):
             self._digests.update(set(found) - self._held_out)
             self._share = min(self._share, share)
 
@@ -71,8 +69,7 @@ class PassedRows:
             return
         found, _ = _digests(inputs)
         if sum(one in self._digests for one in found) < _MOST * self._share * len(found):
-            if len(self._held_out) < _MAX_KEPT:
-                self._held_out.update(set(found) - self._digests)
+            self._held_out.update(set(found) - self._digests)
             return
         self._warned = True
         warn(
@@ -118,7 +115,7 @@ def warn_about_held_out_rows(method: Any) -> None:
         )
 
 
-def _digests(inputs: StoredRows) -> tuple[list[bytes], float]:
+def _digests(inputs: StoredRows) -> tuple[list[int], float]:
     """Return digests of some samples at equal distances, and their share of all."""
     n_rows = len(inputs)
     n_kept = min(n_rows, _MAX_ROWS, max(1, _MAX_NUMBERS // max(1, inputs[:1].numel())))
@@ -126,13 +123,8 @@ def _digests(inputs: StoredRows) -> tuple[list[bytes], float]:
     digests = []
     for start in range(0, n_kept, _ROWS_AT_ONCE):
         some = inputs[numbers[start : start + _ROWS_AT_ONCE]]
-        table = np.hstack([_coarse(part) for part in some.parts])
-        digests += [hashlib.blake2b(row.tobytes(), digest_size=8).digest() for row in table]
+        # Adding zero makes minus zero plus zero.
+        values = [part.reshape(len(part), -1).float() + 0.0 for part in some.parts]
+        table = torch.cat(values, dim=1).cpu().numpy().view(np.uint32) >> _ROUNDED_BITS
+        digests += [hash(row.tobytes()) for row in table]
     return digests, n_kept / n_rows
-
-
-def _coarse(part: Tensor) -> np.ndarray:
-    """Return the leading bits of numbers as integers."""
-    # Adding zero makes minus zero plus zero.
-    values = part.reshape(len(part), -1).float().cpu().numpy() + np.float32(0)
-    return values.view(np.uint32) >> _ROUNDED_BITS
