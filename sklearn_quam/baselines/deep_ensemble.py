@@ -176,17 +176,6 @@ class DeepEnsembleClassifier(ClassifierMethod, Ensemble):
     ----------
     B. Lakshminarayanan, A. Pritzel, C. Blundell, "Simple and Scalable Predictive Uncertainty
     Estimation using Deep Ensembles", NeurIPS 2017.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_iris
-    >>> from sklearn.neural_network import MLPClassifier
-    >>> from sklearn_quam import DeepEnsembleClassifier
-    >>> X, y = load_iris(return_X_y=True)
-    >>> net = MLPClassifier((10,), solver="lbfgs", random_state=0)
-    >>> est = DeepEnsembleClassifier(net, n_estimators=3, random_state=0).fit(X, y)
-    >>> bool((est.predict_uncertainty(X).epistemic > 0).all())
-    True
     """
 
     _fitted_kind = FittedMethod[Members[GivenModel]]
@@ -196,19 +185,7 @@ class DeepEnsembleClassifier(ClassifierMethod, Ensemble):
 @documented(REGRESSOR, DeepEnsembleClassifier)
 @arguments
 class DeepEnsembleRegressor(RegressorMethod, Ensemble):
-    """Uncertainty of a network's regression by an ensemble of networks.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_diabetes
-    >>> from sklearn.neural_network import MLPRegressor
-    >>> from sklearn_quam import DeepEnsembleRegressor
-    >>> X, y = load_diabetes(return_X_y=True)
-    >>> net = MLPRegressor(hidden_layer_sizes=(4,), solver="lbfgs", random_state=0)
-    >>> est = DeepEnsembleRegressor(net, n_estimators=3, random_state=0).fit(X, y)
-    >>> bool((est.predict_uncertainty(X).epistemic > 0).all())
-    True
-    """
+    """Uncertainty of a network's regression by an ensemble of networks."""
 
     _fitted_kind = FittedMethod[Members[GivenModel]]
     _member_type = ReferenceRegressor

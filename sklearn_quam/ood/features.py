@@ -79,14 +79,6 @@ class MahalanobisDetector(MomentDetector):
     Improving Near-OOD Detection", 2021; Mueller and Hein, "Mahalanobis++: Improving OOD Detection
     via Feature Normalization", ICML 2025; Chen, Wiesel, Eldar and Hero, "Shrinkage Algorithms for
     MMSE Covariance Estimation", 2010.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_iris
-    >>> from sklearn_quam.ood import MahalanobisDetector
-    >>> X, y = load_iris(return_X_y=True)
-    >>> MahalanobisDetector(random_state=0).fit(X, y).predict([X[0], [1, 5, 4, 1]])
-    array([ 1, -1])
     """
 
     layer: str | list[str] = "penultimate"
@@ -235,15 +227,6 @@ class NearestNeighborDetector(BaseDetector):
     ----------
     Sun, Ming, Zhu and Li, "Out-of-Distribution Detection with Deep Nearest Neighbors", ICML 2022;
     Park, Jung and Teoh, "Nearest Neighbor Guidance for Out-of-Distribution Detection", ICCV 2023.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_iris
-    >>> from sklearn_quam.ood import NearestNeighborDetector
-    >>> X, y = load_iris(return_X_y=True)
-    >>> detector = NearestNeighborDetector(layer="input", metric="euclidean", random_state=0)
-    >>> detector.fit(X, y).predict([X[0], [1, 5, 4, 1]])
-    array([ 1, -1])
     """
 
     layer: str | list[str] = "penultimate"
@@ -340,14 +323,6 @@ class ViMDetector(BaseDetector):
     References
     ----------
     Wang, Li, Feng and Zhang, "ViM: Out-Of-Distribution with Virtual-logit Matching", CVPR 2022.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_iris
-    >>> from sklearn_quam.ood import ViMDetector
-    >>> X, y = load_iris(return_X_y=True)
-    >>> ViMDetector(random_state=0).fit(X, y).predict([X[0], [1, 5, 4, 1]])
-    array([ 1, -1])
     """
 
     layer: str | list[str] = "penultimate"

@@ -52,16 +52,6 @@ class FDBDetector(MomentDetector):
     References
     ----------
     Liu and Qin, "Fast Decision Boundary based Out-of-Distribution Detector", ICML 2024.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_iris
-    >>> from sklearn.linear_model import LogisticRegression
-    >>> from sklearn_quam.ood import FDBDetector
-    >>> X, y = load_iris(return_X_y=True)
-    >>> detector = FDBDetector(LogisticRegression(max_iter=1000)).fit(X, y)
-    >>> detector.score_samples([X[0], [6, 0, 3, 3]]).argsort().tolist()
-    [1, 0]
     """
 
     _fitted_kind = FittedDetector[_BoundaryDistance]
@@ -109,16 +99,6 @@ class NCIDetector(MomentDetector):
     References
     ----------
     Liu and Qin, "Detecting Out-of-Distribution Through the Lens of Neural Collapse", CVPR 2025.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_iris
-    >>> from sklearn.linear_model import LogisticRegression
-    >>> from sklearn_quam.ood import NCIDetector
-    >>> X, y = load_iris(return_X_y=True)
-    >>> detector = NCIDetector(LogisticRegression(max_iter=1000)).fit(X, y)
-    >>> detector.score_samples([X[0], [6, 0, 3, 3]]).argsort().tolist()
-    [1, 0]
     """
 
     alpha: float = 0.1
@@ -169,16 +149,6 @@ class GradientNormDetector(BaseDetector):
     ----------
     Huang, Geng and Li, "On the Importance of Gradients for Detecting Distributional Shifts in the
     Wild", NeurIPS 2021.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_iris
-    >>> from sklearn.linear_model import LogisticRegression
-    >>> from sklearn_quam.ood import GradientNormDetector
-    >>> X, y = load_iris(return_X_y=True)
-    >>> detector = GradientNormDetector(LogisticRegression(max_iter=1000)).fit(X, y)
-    >>> detector.score_samples([X[0], [6, 0, 3, 3]]).argsort().tolist()
-    [1, 0]
     """
 
     temperature: float = 1.0
@@ -252,14 +222,6 @@ class PNMLDetector(MomentDetector):
     ----------
     Bibas, Feder and Hassner, "Single Layer Predictive Normalized Maximum Likelihood for
     Out-of-Distribution Detection", NeurIPS 2021.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_iris
-    >>> from sklearn_quam.ood import PNMLDetector
-    >>> X, y = load_iris(return_X_y=True)
-    >>> PNMLDetector(random_state=0).fit(X, y).predict([X[0], [9, 9, 9, 9]])
-    array([ 1, -1])
     """
 
     normalize: bool = False

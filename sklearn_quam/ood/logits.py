@@ -44,16 +44,6 @@ class EnergyDetector(BaseDetector):
     References
     ----------
     Liu, Wang, Owens and Li, "Energy-based Out-of-distribution Detection", NeurIPS 2020.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_iris
-    >>> from sklearn.linear_model import LogisticRegression
-    >>> from sklearn_quam.ood import EnergyDetector
-    >>> X, y = load_iris(return_X_y=True)
-    >>> detector = EnergyDetector(LogisticRegression(max_iter=1000)).fit(X, y)
-    >>> detector.score_samples([X[0], [6, 0, 3, 3]]).argsort().tolist()
-    [1, 0]
     """
 
     temperature: float = 1.0
@@ -113,16 +103,6 @@ class MaxLogitDetector(BaseDetector):
     Hendrycks et al., "Scaling Out-of-Distribution Detection for Real-World Settings", ICML 2022;
     Cattelan and Silva, "How to Fix a Broken Confidence Estimator: Evaluating Post-hoc Methods for
     Selective Classification with Deep Neural Networks", UAI 2024.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_iris
-    >>> from sklearn.linear_model import LogisticRegression
-    >>> from sklearn_quam.ood import MaxLogitDetector
-    >>> X, y = load_iris(return_X_y=True)
-    >>> detector = MaxLogitDetector(LogisticRegression(max_iter=1000)).fit(X, y)
-    >>> detector.score_samples([X[0], [6, 0, 3, 3]]).argsort().tolist()
-    [1, 0]
     """
 
     normalize: str | float | None = None
@@ -185,16 +165,6 @@ class GENDetector(BaseDetector):
     ----------
     Liu, Lochman and Zach, "GEN: Pushing the Limits of Softmax-Based Out-of-Distribution Detection",
     CVPR 2023.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_iris
-    >>> from sklearn.linear_model import LogisticRegression
-    >>> from sklearn_quam.ood import GENDetector
-    >>> X, y = load_iris(return_X_y=True)
-    >>> detector = GENDetector(LogisticRegression(max_iter=1000)).fit(X, y)
-    >>> detector.score_samples([X[0], [6, 0, 3, 3]]).argsort().tolist()
-    [1, 0]
     """
 
     gamma: float = 0.1

@@ -57,7 +57,7 @@ _OF_NETWORK = (
 )
 
 
-@documented(DETECTOR)
+@documented(DETECTOR._replace(sections={}))
 @dataclass(eq=False, repr=False)
 class BaseDetector(Saved, Thresholded, NetworkEstimator):
     """Base of all detectors of the package."""

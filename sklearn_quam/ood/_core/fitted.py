@@ -74,7 +74,7 @@ class FittedDetector(Generic[AnyScore]):
         return scores
 
 
-@documented(DETECTOR._replace(attributes={}))
+@documented(DETECTOR._replace(attributes={}, sections={}))
 class Thresholded(OutlierMixin):
     """Report samples as outliers whose score is below the fitted threshold."""
 

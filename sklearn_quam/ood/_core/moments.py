@@ -64,7 +64,7 @@ def moments_of(
     return Moments(counts, means, centred.T @ centred)
 
 
-@documented(DETECTOR)
+@documented(DETECTOR._replace(sections={}))
 class MomentDetector(BaseDetector):
     """Base of detectors that learn moments; these fill in two hooks."""
 
