@@ -18,10 +18,11 @@ from .._network.training import train, untrained
 from .._posterior.accumulate import Posterior
 from .._posterior.fitted import AnyModels, FittedMethod, Question
 from .._posterior.progress import tracked
+from ..base._arguments import allowed, arguments, integer
 from ..base._data import FitData
 from ..base._estimator import BaseUncertaintyEstimator
 from ..base._wrapping import N_JOBS
-from ._method import ClassifierMethod, RegressorMethod, allowed, arguments, integer
+from ._method import ClassifierMethod, RegressorMethod
 from .reference import GivenModel, ReferenceClassifier, ReferenceRegressor
 
 

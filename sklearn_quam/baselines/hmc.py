@@ -20,10 +20,11 @@ from .._posterior.estimate import chain_effective_sample_size, split_r_hat
 from .._posterior.fitted import FittedMethod, Question
 from .._posterior.progress import tracked
 from .._posterior.results import ChainDiagnostics
+from ..base._arguments import arguments, integer, real
 from ..base._data import FitData
 from ..exceptions import warn
 from ._hamiltonian import Potential, StepSize, draw, first_step_size, init, update
-from ._method import ClassifierMethod, RegressorMethod, arguments, integer, real
+from ._method import ClassifierMethod, RegressorMethod
 from ._weights import SampledWeights, TrainingLoss, WeightSamples
 
 # Chains with a larger R-hat have not found the same distribution.

@@ -27,9 +27,10 @@ from .._posterior.accumulate import Posterior
 from .._posterior.fitted import FittedMethod, Question
 from .._posterior.training_range import refuse_beyond_range
 from .._typing import Parameters
+from ..base._arguments import allowed, arguments, integer
 from ..base._data import FitData
 from ..base._estimator import BaseUncertaintyEstimator
-from ._method import ClassifierMethod, RegressorMethod, WeightArguments, allowed, arguments, integer
+from ._method import ClassifierMethod, RegressorMethod, WeightArguments
 
 
 @dataclass(frozen=True)

@@ -32,9 +32,10 @@ from .._network.outputs import NetworkErrors
 from .._network.predictions import Prediction
 from .._posterior.accumulate import Posterior
 from .._posterior.fitted import FittedMethod, Question
+from ..base._arguments import allowed, arguments, integer
 from ..base._data import FitData
 from ..base._estimator import BaseUncertaintyEstimator
-from ._method import ClassifierMethod, RegressorMethod, allowed, arguments, integer
+from ._method import ClassifierMethod, RegressorMethod
 
 # The rate of the network that is trained where the user passes none.
 _DEFAULT_RATE = 0.1

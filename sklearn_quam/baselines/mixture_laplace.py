@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from .._documented import CLASSIFIER, REGRESSOR, documented
 from .._posterior.fitted import FittedMethod
-from ._method import ClassifierMethod, RegressorMethod, arguments
+from ..base._arguments import arguments
+from ._method import ClassifierMethod, RegressorMethod
 from .deep_ensemble import DeepEnsembleClassifier, Ensemble, Members
 from .laplace import GaussianModels, LaplaceArguments, LaplaceClassifier, LaplaceRegressor
 

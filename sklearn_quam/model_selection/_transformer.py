@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, TransformerMixin, _fit_context, clone
@@ -12,9 +12,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from .._messages import ShortMessages
 from .._posterior.results import COMPONENTS
+from ..base._arguments import allowed, arguments
 from ..base._inside import method_and_rows, opened
 
 
+@arguments
 class UncertaintyTransformer(ShortMessages, MetaEstimatorMixin, TransformerMixin, BaseEstimator):
     """Transform samples into the uncertainties of a method: columns for the next model.
 
@@ -48,14 +50,10 @@ class UncertaintyTransformer(ShortMessages, MetaEstimatorMixin, TransformerMixin
     ['aleatoric', 'epistemic']
     """
 
-    _parameter_constraints: ClassVar[dict] = {
-        "estimator": [HasMethods(["fit", "predict"])],
-        "components": [list, tuple, StrOptions(set(COMPONENTS))],
-    }
-
-    def __init__(self, estimator: Any, *, components: Any = ("aleatoric", "epistemic")) -> None:
-        self.estimator = estimator
-        self.components = components
+    estimator: Any = allowed(HasMethods(["fit", "predict"]), kw_only=False)
+    components: Any = allowed(
+        list, tuple, StrOptions(set(COMPONENTS)), default=("aleatoric", "epistemic")
+    )
 
     @_fit_context(prefer_skip_nested_validation=False)
     def fit(self, X: Any, y: Any = None, **fit_params: Any) -> Any:

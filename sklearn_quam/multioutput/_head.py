@@ -5,21 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from sklearn.base import BaseEstimator, MetaEstimatorMixin
+from sklearn.utils._param_validation import HasMethods
 from torch import Tensor, nn
 from torch.nn import functional
 
 from .._documented import parsed
+from .._messages import ShortMessages
 from .._network.adapters import module_of
 from .._network.inputs.items import StoredDataset
 from .._network.inputs.rows import Inputs, Source, StoredRows, from_tensor
 from .._network.inputs.sources import StoredArrays, open_source
-from .._network.limits import peak_bytes
+from .._network.limits import computing, peak_bytes, short_passes
 from .._network.outputs import InvalidOutputError, NetworkErrors, first, picked
 from .._network.reference import cannot_process, first_run, in_order
+from ..base._arguments import allowed, arguments
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 # What may stand behind the last layer: it changes sizes of maps, and commutes with the layer as
@@ -79,6 +83,34 @@ class FeatureReader:
             maps = functional.interpolate(features.movedim(-1, 1), self.size, **self.resize)
             features = maps.movedim(1, -1)
         return features[: len(inputs)]
+
+
+@arguments
+class HeadClassifier(ShortMessages, MetaEstimatorMixin, BaseEstimator):
+    """Asks the wrapped estimator about features of a network."""
+
+    estimator: Any = allowed(
+        HasMethods(["fit", "predict_uncertainty", "get_params"]), kw_only=False
+    )
+
+    _reader: ClassVar[FeatureReader]
+
+    @property
+    def _given(self) -> dict[str, Any]:
+        """The arguments of the wrapped estimator."""
+        return self.estimator.get_params(deep=False)
+
+    def _short_passes(self) -> Any:
+        """Return a context in which the network is run on as many samples as memory allows."""
+        return short_passes(self._given.get("memory_limit"))
+
+    def _take_apart(self, estimator: Any, source: Source) -> nn.Linear:
+        """Keep what reads features, and return the last layer as a linear one of these."""
+        given = self._given
+        with computing(), self._short_passes():
+            options = given.get("output"), given.get("device")
+            self._reader, head = split_head(estimator, source, *options)
+        return head
 
 
 def open_rows(X: Any) -> Source:

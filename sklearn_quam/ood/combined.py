@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from scipy.sparse import issparse
@@ -12,7 +11,7 @@ from sklearn.base import _fit_context, clone
 from sklearn.model_selection import train_test_split
 from sklearn.pipeline import _name_estimators
 from sklearn.utils import check_consistent_length, check_random_state
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import _BaseComposition
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -20,13 +19,15 @@ from .._documented import DETECTOR, documented
 from .._messages import ShortMessages
 from .._network.inputs.rows import from_tensor
 from .._network.inputs.sources import count_rows, open_source, some_rows
-from .._typing import RandomState
+from ..base._arguments import allowed, arguments
 from ..base._doubt import DoubtScale
 from ..base._inside import method_and_rows, opened
-from ._core.fitted import CONTAMINATION, Thresholded, offset_of
+from ._core.fitted import Thresholded, offset_of
 
 # Share of the least normal known samples, whose spread is the unit beyond all of them.
 _TAIL = 0.1
+# Share of the training samples that p-values are taken from, and how many at most.
+_HELD_OUT, _MAX_KNOWN = 0.2, 1000
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,6 +81,7 @@ def _as_array(values: Any, name: str) -> np.ndarray:
 
 
 @documented(DETECTOR._replace(attributes={}))
+@arguments
 class CombinedDetector(ShortMessages, Thresholded, _BaseComposition):
     """Score samples by several detectors together.
 
@@ -95,11 +97,6 @@ class CombinedDetector(ShortMessages, Thresholded, _BaseComposition):
         networks stay as they are, and ``FrozenEstimator(detector)`` is not fitted again.
     combine : {"fisher", "max"}
         "fisher" adds the logarithms of all p-values; "max" takes the smallest p-value.
-    validation_fraction : float
-        Share of the training samples that is held out from the detectors to take p-values from.
-        Not used where `fit` gets ``X_val``.
-    max_rows : int
-        Known samples that p-values are taken from, at most.
     random_state : int, RandomState instance or None
         Chooses the samples that are held out.
 
@@ -123,31 +120,8 @@ class CombinedDetector(ShortMessages, Thresholded, _BaseComposition):
     array([ 1, -1])
     """
 
-    _parameter_constraints: ClassVar[dict] = {
-        "detectors": [list, tuple],
-        "combine": [StrOptions({"fisher", "max"})],
-        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
-        "max_rows": [Interval(Integral, 1, None, closed="left")],
-        "contamination": CONTAMINATION,
-        "random_state": ["random_state"],
-    }
-
-    def __init__(
-        self,
-        detectors: Any,
-        *,
-        combine: str = "fisher",
-        validation_fraction: float = 0.2,
-        max_rows: int = 1000,
-        contamination: float = 0.05,
-        random_state: RandomState = None,
-    ) -> None:
-        self.detectors = detectors
-        self.combine = combine
-        self.validation_fraction = validation_fraction
-        self.max_rows = max_rows
-        self.contamination = contamination
-        self.random_state = random_state
+    detectors: Any = allowed(list, tuple, kw_only=False)
+    combine: str = allowed(StrOptions({"fisher", "max"}), default="fisher")
 
     @property
     def _named(self) -> list[tuple[str, Any]]:
@@ -208,9 +182,9 @@ class CombinedDetector(ShortMessages, Thresholded, _BaseComposition):
         y : array-like of shape (n_samples,)
             Labels, for detectors that need them.
         X_val : array-like of shape (n_val, ...)
-            Known samples to take p-values from, best those that no network was trained on. None
-            holds out samples of X, which a given network has seen nevertheless, so that there is
-            no `predict_doubt`.
+            Known samples, up to 1000 of which p-values are taken from, best those that no network
+            was trained on. None holds out a fifth of X, which a given network has seen
+            nevertheless, so that there is no `predict_doubt`.
         y_val : array-like of shape (n_val,)
             Not used; methods and other detectors have it.
 
@@ -233,8 +207,8 @@ class CombinedDetector(ShortMessages, Thresholded, _BaseComposition):
             X, y, X_val = self._hold_out(X, y, rng)
         X_val = _as_rows(X_val)
         n_known = count_rows(X_val)
-        if n_known > self.max_rows:
-            X_val = some_rows(X_val, rng.permutation(n_known)[: self.max_rows])
+        if n_known > _MAX_KNOWN:
+            X_val = some_rows(X_val, rng.permutation(n_known)[:_MAX_KNOWN])
         fitted = [clone(detector).fit(X, y) for detector in self.detectors]
         known = [detector.score_samples(X_val) for detector in fitted]
         self._ranks = [_ranks(scores) for scores in known]
@@ -269,7 +243,7 @@ class CombinedDetector(ShortMessages, Thresholded, _BaseComposition):
             raise ValueError(
                 f"Found array with {n_rows} sample(s): none can be held out. Pass X_val."
             )
-        options = {"test_size": self.validation_fraction, "random_state": rng}
+        options = {"test_size": _HELD_OUT, "random_state": rng}
         rows = np.arange(n_rows)
         try:
             fit, held_out = train_test_split(rows, stratify=y, **options)

@@ -15,6 +15,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from .._documented import DETECTOR, documented
 from .._messages import shown
+from ..base._arguments import allowed, arguments, integer
 from ..base._wrapping import N_JOBS
 from ..exceptions import warn
 from ._core.detector import BaseDetector
@@ -54,7 +55,7 @@ class _Distance:
 
 
 @documented(DETECTOR)
-@dataclass(eq=False, repr=False, kw_only=True)
+@arguments
 class MahalanobisDetector(MomentDetector):
     """Score samples by minus the distance from the nearest class mean.
 
@@ -81,19 +82,14 @@ class MahalanobisDetector(MomentDetector):
     MMSE Covariance Estimation", 2010.
     """
 
-    layer: str | list[str] = "penultimate"
-    normalize: bool | str = "auto"
-    relative: bool = False
-    shrinkage: str | float = "auto"
+    layer: str | list[str] = allowed(str, list, tuple, default="penultimate")
+    normalize: bool | str = allowed("boolean", StrOptions({"auto"}), default="auto")
+    relative: bool = allowed("boolean", default=False)
+    shrinkage: str | float = allowed(
+        StrOptions({"auto"}), Interval(Real, 0, 1, closed="both"), default="auto"
+    )
 
     _fitted_kind = FittedDetector[_Distance]
-    _parameter_constraints: ClassVar[dict] = {
-        **BaseDetector._parameter_constraints,
-        "layer": [str, list, tuple],
-        "normalize": ["boolean", StrOptions({"auto"})],
-        "relative": ["boolean"],
-        "shrinkage": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="both")],
-    }
 
     def _needs_logits(self) -> bool:
         return False
@@ -203,7 +199,7 @@ def _among(
 
 
 @documented(DETECTOR)
-@dataclass(eq=False, repr=False, kw_only=True)
+@arguments
 class NearestNeighborDetector(BaseDetector):
     """Score samples by minus the distance from the k-th nearest training sample.
 
@@ -229,21 +225,13 @@ class NearestNeighborDetector(BaseDetector):
     Park, Jung and Teoh, "Nearest Neighbor Guidance for Out-of-Distribution Detection", ICCV 2023.
     """
 
-    layer: str | list[str] = "penultimate"
-    n_neighbors: int = 5
-    metric: Any = "cosine"
-    guided: bool = False
-    n_jobs: int | None = None
+    layer: str | list[str] = allowed(str, list, tuple, default="penultimate")
+    n_neighbors: int = integer(default=5)
+    metric: Any = allowed(str, callable, default="cosine")
+    guided: bool = allowed("boolean", default=False)
+    n_jobs: int | None = allowed(*N_JOBS, None, default=None)
 
     _fitted_kind = FittedDetector[_Neighborhood]
-    _parameter_constraints: ClassVar[dict] = {
-        **BaseDetector._parameter_constraints,
-        "layer": [str, list, tuple],
-        "n_neighbors": [Interval(Integral, 1, None, closed="left")],
-        "metric": [str, callable],
-        "guided": ["boolean"],
-        "n_jobs": [*N_JOBS, None],
-    }
 
     def _needs_logits(self) -> bool:
         return self.guided
@@ -307,7 +295,7 @@ def _virtual_logit(known: Known, n_principal: Callable[[np.ndarray], int]) -> _V
 
 
 @documented(DETECTOR)
-@dataclass(eq=False, repr=False, kw_only=True)
+@arguments
 class ViMDetector(BaseDetector):
     """Score samples by the log-sum-exp of their logits, minus a virtual logit.
 
@@ -325,15 +313,12 @@ class ViMDetector(BaseDetector):
     Wang, Li, Feng and Zhang, "ViM: Out-Of-Distribution with Virtual-logit Matching", CVPR 2022.
     """
 
-    layer: str | list[str] = "penultimate"
-    n_components: int | None = None
+    layer: str | list[str] = allowed(str, list, tuple, default="penultimate")
+    n_components: int | None = allowed(
+        Interval(Integral, 1, None, closed="left"), None, default=None
+    )
 
     _fitted_kind = FittedDetector[_VirtualLogit]
-    _parameter_constraints: ClassVar[dict] = {
-        **BaseDetector._parameter_constraints,
-        "layer": [str, list, tuple],
-        "n_components": [Interval(Integral, 1, None, closed="left"), None],
-    }
 
     def _learn(self, known: Known) -> Score:
         return _virtual_logit(known, self._n_principal)

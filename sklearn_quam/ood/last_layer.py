@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Real
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from scipy.spatial.distance import cdist
 from scipy.special import log_softmax, softmax
-from sklearn.utils._param_validation import Interval
 
 from .._documented import DETECTOR, documented
+from ..base._arguments import allowed, arguments, real
 from ..exceptions import warn
 from ._core.detector import BaseDetector
 from ._core.fitted import FittedDetector, Known, Score
@@ -42,7 +41,7 @@ class _BoundaryDistance:
 
 
 @documented(DETECTOR)
-@dataclass(eq=False, repr=False, kw_only=True)
+@arguments
 class FDBDetector(MomentDetector):
     """Score samples by the distance of their features from the boundaries of their class.
 
@@ -82,7 +81,7 @@ class _Nearness:
 
 
 @documented(DETECTOR)
-@dataclass(eq=False, repr=False, kw_only=True)
+@arguments
 class NCIDetector(MomentDetector):
     """Score samples by how close their features are to the weight of the predicted class.
 
@@ -101,13 +100,9 @@ class NCIDetector(MomentDetector):
     Liu and Qin, "Detecting Out-of-Distribution Through the Lens of Neural Collapse", CVPR 2025.
     """
 
-    alpha: float = 0.1
+    alpha: float = real(default=0.1, closed="left")
 
     _fitted_kind = FittedDetector[_Nearness]
-    _parameter_constraints: ClassVar[dict] = {
-        **BaseDetector._parameter_constraints,
-        "alpha": [Interval(Real, 0, None, closed="left")],
-    }
 
     def _moments(self, known: Known) -> Moments:
         features = known.seen.features
@@ -132,7 +127,7 @@ class _GradientNorm:
 
 
 @documented(DETECTOR)
-@dataclass(eq=False, repr=False, kw_only=True)
+@arguments
 class GradientNormDetector(BaseDetector):
     """Score samples by the length of their features times how sure the network is.
 
@@ -151,13 +146,9 @@ class GradientNormDetector(BaseDetector):
     Wild", NeurIPS 2021.
     """
 
-    temperature: float = 1.0
+    temperature: float = real(default=1.0)
 
     _fitted_kind = FittedDetector[_GradientNorm]
-    _parameter_constraints: ClassVar[dict] = {
-        **BaseDetector._parameter_constraints,
-        "temperature": [Interval(Real, 0, None, closed="neither")],
-    }
 
     def _learn(self, known: Known) -> Score:
         known.reader.head()
@@ -203,7 +194,7 @@ def _directions(features: np.ndarray, normalize: bool) -> np.ndarray:
 
 
 @documented(DETECTOR)
-@dataclass(eq=False, repr=False, kw_only=True)
+@arguments
 class PNMLDetector(MomentDetector):
     """Score samples by minus the regret of predictive normalised maximum likelihood.
 
@@ -224,13 +215,9 @@ class PNMLDetector(MomentDetector):
     Out-of-Distribution Detection", NeurIPS 2021.
     """
 
-    normalize: bool = False
+    normalize: bool = allowed("boolean", default=False)
 
     _fitted_kind = FittedDetector[_Regret]
-    _parameter_constraints: ClassVar[dict] = {
-        **BaseDetector._parameter_constraints,
-        "normalize": ["boolean"],
-    }
 
     def _moments(self, known: Known) -> Moments:
         known.reader.head()

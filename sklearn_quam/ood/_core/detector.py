@@ -1,15 +1,14 @@
 """What all detectors share: fit, score_samples, decision_function, predict.
 
 A detector is a subclass that fills in one hook, `_learn`: return a frozen object that scores
-samples by their logits and features. Constructor arguments are the fields of a dataclass.
+samples by their logits and features. Constructor arguments are fields, see `base._arguments`.
 """
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import field, replace
 from functools import partial
-from numbers import Integral
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -33,15 +32,16 @@ from ..._network.likelihood import CLASSIFIER_LINKS
 from ..._network.limits import computing
 from ..._network.reference import ReferenceModel, build_reference
 from ..._posterior.training_range import input_range, warn_beyond_range
-from ..._typing import Device, RandomState
+from ..._typing import Device
 from ...base import NetworkEstimator
+from ...base._arguments import allowed, arguments
 from ...base._classifier import labels_of, match_classes
 from ...base._data import validated
 from ...base._doubt import DoubtScale
 from ...base._saving import Saved
 from ...base._wrapping import parameters_now
 from ...base.checks.seen import may_be_known_by_heart, warn_about_threshold
-from .fitted import CONTAMINATION, FittedDetector, Known, Score, Thresholded, offset_of, risk_of
+from .fitted import FittedDetector, Known, Score, Thresholded, offset_of, risk_of
 from .once import remembered
 from .reading import INPUT, PENULTIMATE, Seen, given_features, make_reader, network_of, seen_of
 
@@ -58,25 +58,16 @@ _OF_NETWORK = (
 
 
 @documented(DETECTOR._replace(sections={}))
-@dataclass(eq=False, repr=False)
+@arguments
 class BaseDetector(Saved, Thresholded, NetworkEstimator):
     """Base of all detectors of the package."""
 
-    estimator: Any = None
-    _: KW_ONLY
-    contamination: float = 0.05
-    link: str | None = None
+    estimator: Any = field(default=None, kw_only=False)
+    link: str | None = allowed(StrOptions(set(CLASSIFIER_LINKS)), None, default=None)
     output: str | int | None = None
     device: Device = None
-    random_state: RandomState = None
 
     _task = "classifier"
-    _parameter_constraints: ClassVar[dict] = {
-        **NetworkEstimator._parameter_constraints,
-        "link": [StrOptions(set(CLASSIFIER_LINKS)), None],
-        "output": [str, Integral, None],
-        "contamination": CONTAMINATION,
-    }
 
     def _learn(self, known: Known) -> Score:
         """Return a frozen object that scores samples and can be pickled."""

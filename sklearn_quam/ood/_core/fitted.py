@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from numbers import Real
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import torch
 from scipy.special import softmax
 from sklearn.base import OutlierMixin
-from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
 
 from ..._documented import DETECTOR, documented
 from ..._network.reference import ReferenceModel
+from ..._typing import RandomState
+from ...base._arguments import allowed, arguments, real
 from ...base._doubt import DoubtScale, needs_known_samples
 from .reading import AnyReader, Seen
 
 # Folds that set the threshold, one left out at a time, and as many scores as it takes.
 _FOLDS = 5
 _ENOUGH_SAMPLES = 400
-CONTAMINATION = [Interval(Real, 0, 0.5, closed="right")]
 
 Score = Callable[[Seen], np.ndarray]
 AnyScore = TypeVar("AnyScore", bound=Callable[[Seen], np.ndarray])
@@ -75,12 +74,16 @@ class FittedDetector(Generic[AnyScore]):
 
 
 @documented(DETECTOR._replace(attributes={}, sections={}))
+@arguments
 class Thresholded(OutlierMixin):
     """Report samples as outliers whose score is below the fitted threshold."""
 
-    fit: Callable[..., Any]
-    score_samples: Callable[[Any], np.ndarray]
-    offset_: float
+    contamination: float = real(default=0.05, below=0.5, closed="right")
+    random_state: RandomState = allowed("random_state", default=None)
+
+    fit: ClassVar[Callable[..., Any]]
+    score_samples: ClassVar[Callable[[Any], np.ndarray]]
+    offset_: ClassVar[float]
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Return the score of each sample minus the threshold.
