@@ -21,6 +21,7 @@ Documented = TypeVar("Documented", bound=Callable)
 _TITLE = re.compile(r"^(\w[\w ]*)\n-{3,}\n", re.MULTILINE)
 _SECTIONS = ["Parameters", "Attributes", "Returns", "Raises", "See Also", "Notes", "References"]
 _EXAMPLES = "Examples"
+_FITTED = "self : object\n    The fitted estimator."
 _SECTIONS += [_EXAMPLES]
 # Shared attributes of classes that name them; the others go without saying.
 _IF_NAMED = {"parameter_names_", "n_parameters_searched_", "ax_"}
@@ -100,8 +101,8 @@ def _complete_methods(kind: type, own: Docstring, shared: Docstring) -> None:
         if inspect.isfunction(method) and method.__doc__ and not name.startswith("_"):
             _, *arguments = inspect.signature(method).parameters.values()
             written = parsed(method.__doc__)
-            returns = {"Returns": shared.sections.get("Returns", "")}
-            written = written._replace(sections=returns | written.sections)
+            returned = _FITTED if "fit" in name else shared.sections.get("Returns", "")
+            written = written._replace(sections={"Returns": returned} | written.sections)
             method.__doc__ = _completed(written, known, arguments)
 
 

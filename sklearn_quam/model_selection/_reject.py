@@ -37,7 +37,7 @@ from ._thresholds import conformal_quantile, rows_for_risk, threshold_for_risk
 PARTS = {"auto", "total", "epistemic", "aleatoric"}
 # What has one of these can be asked which rows to reject.
 CLASSIFIER = ("predict_uncertainty", "predict_proba")
-_ARGUMENTS = parsed(
+ARGUMENTS = parsed(
     """
     Parameters
     ----------
@@ -49,7 +49,7 @@ _ARGUMENTS = parsed(
 )
 
 
-@documented(_ARGUMENTS)
+@documented(ARGUMENTS)
 @arguments
 class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     """Predict samples that are not doubtful, and reject the others.
@@ -141,11 +141,6 @@ class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin,
             Training data; with ``cv="prefit"``, samples that the estimator was not fitted to.
         **fit_params : dict
             Arguments of the estimator's ``fit``.
-
-        Returns
-        -------
-        self : object
-            The fitted classifier.
         """
         self._check_estimator()
         y = column_or_1d(from_tensor(y), warn=True)

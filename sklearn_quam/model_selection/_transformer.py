@@ -10,12 +10,15 @@ from sklearn.utils import get_tags
 from sklearn.utils._param_validation import HasMethods, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
+from .._documented import documented
 from .._messages import ShortMessages
 from .._posterior.results import COMPONENTS
 from ..base._arguments import allowed, arguments
 from ..base._inside import method_and_rows, opened
+from ._reject import ARGUMENTS
 
 
+@documented(ARGUMENTS)
 @arguments
 class UncertaintyTransformer(ShortMessages, MetaEstimatorMixin, TransformerMixin, BaseEstimator):
     """Transform samples into the uncertainties of a method: columns for the next model.
@@ -63,15 +66,8 @@ class UncertaintyTransformer(ShortMessages, MetaEstimatorMixin, TransformerMixin
         ----------
         X : array-like of shape (n_samples, ...)
             Training data.
-        y : array-like of shape (n_samples,), default=None
-            Its targets.
         **fit_params : dict
             Arguments of the method's ``fit``, such as ``X_val``.
-
-        Returns
-        -------
-        self : object
-            The fitted transformer.
         """
         unknown = [name for name in self._names() if name not in COMPONENTS]
         if unknown:
@@ -85,11 +81,6 @@ class UncertaintyTransformer(ShortMessages, MetaEstimatorMixin, TransformerMixin
 
     def transform(self, X: Any) -> np.ndarray:
         """Return uncertainties.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, ...)
-            Samples like those of the training data.
 
         Returns
         -------

@@ -90,11 +90,6 @@ class DenseClassifier(HeadClassifier):
         ----------
         y : array-like of shape (n_samples, ...), default=None
             A label for each place; None takes them from a data set.
-
-        Returns
-        -------
-        self : object
-            The fitted estimator.
         """
         est, given = clone(self.estimator), self._given
         if given.get("parameters", "auto") not in ("auto", "last_layer"):

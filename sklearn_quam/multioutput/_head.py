@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from .._network.limits import computing, peak_bytes, short_passes
 from .._network.outputs import InvalidOutputError, NetworkErrors, first, picked
 from .._network.reference import cannot_process, first_run, in_order
 from ..base._arguments import allowed, arguments
+from ..ood._core.reading import run_noting
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 # What may stand behind the last layer: it changes sizes of maps, and commutes with the layer as
@@ -75,10 +76,9 @@ class FeatureReader:
     def __call__(self, inputs: Inputs) -> Tensor:
         """Return the inputs of the last layer, (n_rows, ..., n_features), at each place."""
         rows = inputs.at_least_two()
-        with torch.no_grad(), NetworkErrors(partial(cannot_process, inputs)):
-            noted, _ = _noted(self.module, rows, [self.last])
-        taken, _ = noted[self.last]
-        features = _features(self.module.get_submodule(self.last), taken)
+        with NetworkErrors(partial(cannot_process, inputs)):
+            noted, _ = run_noting(self.module, rows, [self.last])
+        features = _features(self.module.get_submodule(self.last), noted[self.last][0])
         if self.resize is not None:
             maps = functional.interpolate(features.movedim(-1, 1), self.size, **self.resize)
             features = maps.movedim(1, -1)
@@ -92,8 +92,6 @@ class HeadClassifier(ShortMessages, MetaEstimatorMixin, BaseEstimator):
     estimator: Any = allowed(
         HasMethods(["fit", "predict_uncertainty", "get_params"]), kw_only=False
     )
-
-    _reader: ClassVar[FeatureReader]
 
     @property
     def _given(self) -> dict[str, Any]:
@@ -109,7 +107,8 @@ class HeadClassifier(ShortMessages, MetaEstimatorMixin, BaseEstimator):
         given = self._given
         with computing(), self._short_passes():
             options = given.get("output"), given.get("device")
-            self._reader, head = split_head(estimator, source, *options)
+            reader, head = split_head(estimator, source, *options)
+        self._reader = reader
         return head
 
 
@@ -142,8 +141,8 @@ def split_head(
         for name, part in module.named_modules()
         if isinstance(part, (nn.Linear, *_CONVOLUTIONS))
     ]
-    with torch.no_grad(), NetworkErrors(partial(cannot_process, rows)):
-        noted, returned = _noted(module, rows, layers)
+    with NetworkErrors(partial(cannot_process, rows)):
+        noted, returned = run_noting(module, rows, layers)
         scores = first(picked(returned, output))
     for name in reversed(noted):
         layer, (taken, made) = module.get_submodule(name), noted[name]
@@ -161,27 +160,6 @@ def split_head(
         "nothing behind it but a softmax, a sigmoid or a resize. Pass a module without what "
         "stands behind that layer; output= says which of several outputs is meant."
     )
-
-
-def _noted(
-    module: nn.Module, rows: Inputs, names: list[str]
-) -> tuple[dict[str, tuple[Tensor, Tensor]], Any]:
-    """Return what layers take and return, in the order in which they run, and the output."""
-    noted: dict[str, tuple[Tensor, Tensor]] = {}
-
-    def note(name: str) -> Callable[..., None]:
-        def hook(_: nn.Module, args: tuple, made: Tensor) -> None:
-            noted.pop(name, None)
-            noted[name] = args[0], made
-
-        return hook
-
-    handles = [module.get_submodule(name).register_forward_hook(note(name)) for name in names]
-    try:
-        return noted, module(*rows.parts)
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _behind(made: Tensor, scores: Any, axis: int) -> tuple[dict[str, Any] | None, str] | None:

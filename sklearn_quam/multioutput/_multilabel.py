@@ -86,11 +86,6 @@ class MultiLabelClassifier(HeadClassifier):
             Held-out samples, which calibrate `predict_set` for each label.
         y_val : array-like of shape (n_val, n_labels), default=None
             Their labels.
-
-        Returns
-        -------
-        self : object
-            The fitted estimator.
         """
         transformers, network = split_pipeline(self._given["estimator"])
         if transformers is not None:

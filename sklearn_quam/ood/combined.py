@@ -22,7 +22,7 @@ from .._network.inputs.sources import count_rows, open_source, some_rows
 from ..base._arguments import allowed, arguments
 from ..base._doubt import DoubtScale
 from ..base._inside import method_and_rows, opened
-from ._core.fitted import Thresholded, offset_of
+from ._core.fitted import Thresholded
 
 # Share of the least normal known samples, whose spread is the unit beyond all of them.
 _TAIL = 0.1
@@ -187,11 +187,6 @@ class CombinedDetector(ShortMessages, Thresholded, _BaseComposition):
             nevertheless, so that there is no `predict_doubt`.
         y_val : array-like of shape (n_val,)
             Not used; methods and other detectors have it.
-
-        Returns
-        -------
-        self : object
-            The fitted detector.
         """
         if not self.detectors:
             raise ValueError("detectors is empty: there is nothing to combine.")
@@ -214,7 +209,7 @@ class CombinedDetector(ShortMessages, Thresholded, _BaseComposition):
         self._ranks = [_ranks(scores) for scores in known]
         self.detectors_ = fitted
         scores = self._combined(known)
-        self.offset_ = offset_of(scores, self.contamination)
+        self._set_threshold(scores)
         self._doubt = DoubtScale.fit(self._risk(X_val), -scores) if is_held_out else None
         return self
 

@@ -41,7 +41,7 @@ from ...base._doubt import DoubtScale
 from ...base._saving import Saved
 from ...base._wrapping import parameters_now
 from ...base.checks.seen import may_be_known_by_heart, warn_about_threshold
-from .fitted import FittedDetector, Known, Score, Thresholded, offset_of, risk_of
+from .fitted import FittedDetector, Known, Score, Thresholded, risk_of
 from .once import remembered
 from .reading import INPUT, PENULTIMATE, Seen, given_features, make_reader, network_of, seen_of
 
@@ -98,11 +98,6 @@ class BaseDetector(Saved, Thresholded, NetworkEstimator):
             Labels of X_val, for detectors that choose something by mistakes of the network.
         **fit_params : dict
             Further arguments for the ``fit`` of the wrapped estimator, if that is trained.
-
-        Returns
-        -------
-        self : object
-            The fitted detector.
         """
         read = partial(self._read, X, y, fit_params)
         if is_pretrained(self.estimator) and not fit_params:
@@ -116,7 +111,11 @@ class BaseDetector(Saved, Thresholded, NetworkEstimator):
         with computing():
             if X_val is None:
                 return self._adopt(known, known_by_heart=by_heart)
-            return self._adopt_held_out(known, self._seen(X_val, known.reader), y_val)
+            held_out = self._seen(X_val, known.reader)
+            if y_val is not None:
+                columns = self._columns(y_val, len(held_out.features))
+                known = replace(known, held_out=Known(held_out, columns, known.reader))
+            return self._adopt(known, held_out)
 
     def _layer(self) -> Any:
         return getattr(self, "layer", PENULTIMATE)
@@ -144,13 +143,6 @@ class BaseDetector(Saved, Thresholded, NetworkEstimator):
             "seen", (reader, X), lambda: reader(self._check_rows(X, reader.reference))
         )
 
-    def _adopt_held_out(self, known: Known, held_out: Seen, y_val: Any) -> Any:
-        """Learn from known samples, and set the threshold by held-out ones."""
-        if y_val is not None:
-            columns = self._columns(y_val, len(held_out.features))
-            known = replace(known, held_out=Known(held_out, columns, known.reader))
-        return self._adopt(known, held_out)
-
     def _adopt(
         self,
         known: Known,
@@ -167,22 +159,13 @@ class BaseDetector(Saved, Thresholded, NetworkEstimator):
         scores = self._score_left_out(score, known) if held_out is None else fitted(held_out)
         if held_out is not None and held_out.logits.shape[1]:
             fitted = replace(fitted, doubt=DoubtScale.fit(risk_of(held_out), -scores))
-        self.offset_ = offset_of(scores, self.contamination)
+        self._set_threshold(scores)
         self._fitted = fitted
         self._fitted_parameters = parameters_now(self)
         return self
 
     @_fit_context(prefer_skip_nested_validation=False)
-    def fit_features(
-        self,
-        features: Any,
-        y: Any = None,
-        *,
-        logits: Any = None,
-        features_val: Any = None,
-        logits_val: Any = None,
-        y_val: Any = None,
-    ) -> Any:
+    def fit_features(self, features: Any, y: Any = None, *, logits: Any = None) -> Any:
         """Learn from features of known samples, which `score_features` takes then.
 
         Parameters
@@ -195,13 +178,6 @@ class BaseDetector(Saved, Thresholded, NetworkEstimator):
         logits : array-like of shape (n_samples, n_classes)
             Outputs of the network. Needed where ``estimator`` is None or a whole network; those of
             a `torch.nn.Linear` are computed.
-        features_val, logits_val, y_val : array-like
-            The same of samples that the network was not trained on, to set the threshold by.
-
-        Returns
-        -------
-        self : object
-            The fitted detector.
         """
         for name in ("_fitted", "estimator_", "n_features_in_", "feature_names_in_"):
             self.__dict__.pop(name, None)
@@ -210,11 +186,7 @@ class BaseDetector(Saved, Thresholded, NetworkEstimator):
         given = None if logits is None else seen.logits
         reader = given_features(network.module, seen.features, given)
         seen = seen_of(seen.features, given, reader, self._needs_logits())
-        known = Known(seen, self._target_of(y, seen, network), reader)
-        if features_val is None:
-            return self._adopt(known)
-        held_out = seen_of(features_val, logits_val, reader, self._needs_logits())
-        return self._adopt_held_out(known, held_out, y_val)
+        return self._adopt(Known(seen, self._target_of(y, seen, network), reader))
 
     def _target_of(self, y: Any, seen: Seen, network: Network) -> np.ndarray:
         """Return the classes of samples whose features were passed, as columns of the logits."""

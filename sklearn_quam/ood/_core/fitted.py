@@ -81,9 +81,15 @@ class Thresholded(OutlierMixin):
     contamination: float = real(default=0.05, below=0.5, closed="right")
     random_state: RandomState = allowed("random_state", default=None)
 
-    fit: ClassVar[Callable[..., Any]]
-    score_samples: ClassVar[Callable[[Any], np.ndarray]]
-    offset_: ClassVar[float]
+    fit: ClassVar[Any]
+    score_samples: ClassVar[Any]
+
+    def _set_threshold(self, known: np.ndarray) -> None:
+        """Take the score below which a share of known samples lies."""
+        is_finite = np.isfinite(known)
+        floor = known[is_finite].min() if is_finite.any() else 0.0
+        finite = np.where(is_finite, known, floor - 1)
+        self.offset_ = float(np.quantile(finite, self.contamination))
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Return the score of each sample minus the threshold.
@@ -184,13 +190,6 @@ def cross_fitted(learn: Callable[[Known], Score], known: Known) -> np.ndarray:
         if len(found) >= _ENOUGH_SAMPLES:
             break
     return found
-
-
-def offset_of(known: np.ndarray, contamination: float) -> float:
-    """Return the score below which a share of known samples lies."""
-    is_finite = np.isfinite(known)
-    floor = known[is_finite].min() if is_finite.any() else 0.0
-    return float(np.quantile(np.where(is_finite, known, floor - 1), contamination))
 
 
 def risk_of(seen: Seen) -> np.ndarray:

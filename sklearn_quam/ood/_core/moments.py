@@ -99,11 +99,6 @@ class MomentDetector(BaseDetector):
             Labels, of those that the network knows. None takes what the network predicts.
         X_val : array-like of shape (n_val, ...)
             Samples that the network was not trained on, to set the threshold by. None takes X.
-
-        Returns
-        -------
-        self : object
-            The fitted detector.
         """
         if not hasattr(self, "_fitted"):
             return self.fit(X, y, X_val=X_val)
