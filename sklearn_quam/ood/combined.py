@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from scipy.sparse import issparse
-from sklearn.base import _fit_context, clone
+from sklearn.base import BaseEstimator, _fit_context, clone
 from sklearn.model_selection import train_test_split
 from sklearn.pipeline import _name_estimators
 from sklearn.utils import check_consistent_length, check_random_state
@@ -37,6 +37,16 @@ class _Ranks:
     known: np.ndarray
     unit: float
 
+    @classmethod
+    def of(cls, scores: np.ndarray) -> Self:
+        """Return the ranks among scores of known samples."""
+        known = np.sort(scores[np.isfinite(scores)])
+        if not len(known):
+            raise ValueError("A detector has no finite score for any of the known samples.")
+        last = known[int(_TAIL * (len(known) - 1))]
+        tail = known[known <= last]
+        return cls(known, float((last - tail).mean()) or float(np.ptp(known)) or 1.0)
+
     def log_p_values(self, scores: np.ndarray) -> np.ndarray:
         """Return logarithms of the share of known samples with scores as low."""
         n_lower = np.searchsorted(self.known, scores, side="right")
@@ -46,18 +56,8 @@ class _Ranks:
         return rarity - np.log1p(excess / self.unit)
 
 
-def _ranks(scores: np.ndarray) -> _Ranks:
-    known = np.sort(scores[np.isfinite(scores)])
-    if not len(known):
-        raise ValueError("A detector has no finite score for any of the known samples.")
-    last = known[int(_TAIL * (len(known) - 1))]
-    tail = known[known <= last]
-    spread = float((last - tail).mean()) or float(np.ptp(known)) or 1.0
-    return _Ranks(known, spread)
-
-
-def _as_rows(X: Any) -> Any:
-    """Return samples that can be indexed; all else is left to the detectors."""
+def _as_rows(X: Any, name: str = "X") -> Any:
+    """Return samples, or labels, that can be indexed; all else is left to the detectors."""
     if open_source(X) is not None:
         return X
     X = from_tensor(X)
@@ -65,17 +65,8 @@ def _as_rows(X: Any) -> Any:
         return X.tocsr()
     if hasattr(X, "iloc"):
         return X
-    X = _as_array(X, "X")
-    if X.ndim == 1 and X.dtype.kind in "biuf":
-        raise ValueError(
-            "Expected rows, got a vector. Reshape your data: X.reshape(1, -1) is a single row."
-        )
-    return X
-
-
-def _as_array(values: Any, name: str) -> np.ndarray:
     try:
-        return np.asarray(values)
+        return np.asarray(X)
     except ValueError as error:
         raise ValueError(f"The rows of {name} are not of the same length.") from error
 
@@ -94,7 +85,8 @@ class CombinedDetector(ShortMessages, Thresholded, _BaseComposition):
     detectors : list of estimators
         Estimators with ``score_samples``: methods and detectors of the package, outlier detectors
         of scikit-learn, pipelines that end in one of these. Each is cloned and fitted; given
-        networks stay as they are, and ``FrozenEstimator(detector)`` is not fitted again.
+        networks stay as they are, and ``FrozenEstimator(detector)`` is not fitted again. Their
+        arguments are named like the steps of ``make_pipeline``: ``quamclassifier__temperature``.
     combine : {"fisher", "max"}
         "fisher" adds the logarithms of all p-values; "max" takes the smallest p-value.
     random_state : int, RandomState instance or None
@@ -133,36 +125,14 @@ class CombinedDetector(ShortMessages, Thresholded, _BaseComposition):
     def _named(self, named: list[tuple[str, Any]]) -> None:
         self.detectors = [detector for _, detector in named]
 
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the constructor's arguments.
-
-        Parameters
-        ----------
-        deep : bool
-            Whether to include the detectors and their arguments, named like the steps of
-            ``make_pipeline``: ``quamclassifier__temperature``.
-
-        Returns
-        -------
-        dict
-            Names and values.
-        """
+    def get_params(self, deep: bool = True) -> dict[str, Any]:  # noqa: D102
         return self._get_params("_named", deep=deep)
 
-    def set_params(self, **params: Any) -> Any:
-        """Set constructor arguments.
-
-        Parameters
-        ----------
-        **params : dict
-            Names and values, as `get_params` returns them.
-
-        Returns
-        -------
-        self : object
-            The detector itself.
-        """
+    def set_params(self, **params: Any) -> Any:  # noqa: D102
         return self._set_params("_named", **params)
+
+    get_params.__doc__ = BaseEstimator.get_params.__doc__
+    set_params.__doc__ = BaseEstimator.set_params.__doc__
 
     @_fit_context(prefer_skip_nested_validation=False)
     def fit(
@@ -193,8 +163,7 @@ class CombinedDetector(ShortMessages, Thresholded, _BaseComposition):
         for detector in self.detectors:
             opened(detector, "score_samples")
         self.__dict__.pop("detectors_", None)
-        X, y = _as_rows(X), from_tensor(y)
-        y = y if y is None or hasattr(y, "iloc") else _as_array(y, "y")
+        X, y = _as_rows(X), None if y is None else _as_rows(y, "y")
         self._check_features(X, reset=True)
         rng = check_random_state(self.random_state)
         is_held_out = X_val is not None
@@ -206,7 +175,7 @@ class CombinedDetector(ShortMessages, Thresholded, _BaseComposition):
             X_val = some_rows(X_val, rng.permutation(n_known)[:_MAX_KNOWN])
         fitted = [clone(detector).fit(X, y) for detector in self.detectors]
         known = [detector.score_samples(X_val) for detector in fitted]
-        self._ranks = [_ranks(scores) for scores in known]
+        self._ranks = [_Ranks.of(scores) for scores in known]
         self.detectors_ = fitted
         scores = self._combined(known)
         self._set_threshold(scores)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from scipy.spatial.distance import cdist
@@ -122,10 +123,23 @@ _FOR_THRESHOLD = 10_000
 
 @dataclass(frozen=True, eq=False)
 class _Neighborhood:
-    neighbors: NearestNeighbors
-    metric: Any
+    points: np.ndarray
+    n_neighbors: int
+    metric: str
+    n_jobs: int | None
     # Log-sum-exp of the logits of the training samples, if they guide.
     energies: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        """Build the search tree now: predictions write nothing."""
+        _ = self.neighbors
+
+    @cached_property
+    def neighbors(self) -> NearestNeighbors:
+        """The search tree."""
+        metric = "euclidean" if self.metric == "cosine" else self.metric
+        found = NearestNeighbors(n_neighbors=self.n_neighbors, metric=metric, n_jobs=self.n_jobs)
+        return found.fit(self.points)
 
     def __call__(self, seen: Seen) -> np.ndarray:
         points = _points(seen.features, self.metric)
@@ -135,11 +149,11 @@ class _Neighborhood:
 
     def left_out(self) -> np.ndarray:
         """Return scores of training samples, each by its distance from others."""
-        points, some = self.neighbors._fit_X, np.arange(len(self.neighbors._fit_X))
+        points, some = self.points, np.arange(len(self.points))
         if len(points) > _FOR_THRESHOLD:
             some = np.random.default_rng(0).choice(len(points), _FOR_THRESHOLD, replace=False)
             # The nearest one is the sample itself.
-            found = self.neighbors.kneighbors(points[some], self.neighbors.n_neighbors + 1)
+            found = self.neighbors.kneighbors(points[some], self.n_neighbors + 1)
             distances, numbers = (each[:, 1:] for each in found)
         else:
             # Without arguments, no sample is its own neighbour.
@@ -157,24 +171,6 @@ class _Neighborhood:
             return -distances[:, -1]
         return own * ((1 - distances) * self.energies[numbers]).mean(axis=1)
 
-    # In a file; a search tree is built again.
-    _stored: ClassVar[dict[str, Any]] = {
-        "points": np.ndarray,
-        "n_neighbors": int,
-        "metric": str,
-        "n_jobs": int | None,
-        "energies": np.ndarray | None,
-    }
-
-    def _to_store(self) -> dict[str, Any]:
-        found = self.neighbors
-        own = {"points": found._fit_X, "n_neighbors": found.n_neighbors, "n_jobs": found.n_jobs}
-        return {**own, "metric": self.metric, "energies": self.energies}
-
-    @classmethod
-    def _from_store(cls, **stored: Any) -> _Neighborhood:
-        return _among(**stored)
-
 
 def _points(features: np.ndarray, metric: Any) -> np.ndarray:
     """Return the points to search, whose squared distances are twice the cosine distances.
@@ -184,18 +180,6 @@ def _points(features: np.ndarray, metric: Any) -> np.ndarray:
     if metric != "cosine":
         return features
     return np.hstack([unit_length(features), ~features.any(axis=1, keepdims=True)])
-
-
-def _among(
-    points: np.ndarray,
-    n_neighbors: int,
-    metric: Any,
-    n_jobs: int | None,
-    energies: np.ndarray | None = None,
-) -> _Neighborhood:
-    searched = "euclidean" if metric == "cosine" else metric
-    neighbors = NearestNeighbors(n_neighbors=n_neighbors, metric=searched, n_jobs=n_jobs)
-    return _Neighborhood(neighbors.fit(points), metric, energies)
 
 
 @documented(DETECTOR)
@@ -249,7 +233,8 @@ class NearestNeighborDetector(BaseDetector):
         points, energies = _points(known.seen.features, self.metric), None
         if self.guided:
             energies = logsumexp(known.seen.logits, axis=1)
-        return _among(points, min(self.n_neighbors, n_others), self.metric, self.n_jobs, energies)
+        n_neighbors = min(self.n_neighbors, n_others)
+        return _Neighborhood(points, n_neighbors, self.metric, self.n_jobs, energies)
 
     def _score_left_out(self, score: Any, known: Known) -> np.ndarray:  # noqa: ARG002
         return score.left_out()
