@@ -103,16 +103,14 @@ class BaseDetector(Saved, Thresholded, NetworkEstimator):
         if is_pretrained(self.estimator) and not fit_params:
             # Detectors of the same network may share what is read.
             how = repr([self._layer(), self.link, self.output, str(self.device)])
-            known, by_heart, attributes = remembered(how, (self.estimator, X, y), read)
+            known, attributes = remembered(how, (self.estimator, X, y), read)
             self.__dict__.pop("_fitted", None)
             self.__dict__.update(attributes)
         else:
-            known, by_heart, _ = read()
+            known, _ = read()
         with computing():
-            if X_val is None:
-                return self._adopt(known, known_by_heart=by_heart)
-            held_out = self._seen(X_val, known.reader)
-            if y_val is not None:
+            held_out = None if X_val is None else self._seen(X_val, known.reader)
+            if held_out is not None and y_val is not None:
                 columns = self._columns(y_val, len(held_out.features))
                 known = replace(known, held_out=Known(held_out, columns, known.reader))
             return self._adopt(known, held_out)
@@ -120,8 +118,8 @@ class BaseDetector(Saved, Thresholded, NetworkEstimator):
     def _layer(self) -> Any:
         return getattr(self, "layer", PENULTIMATE)
 
-    def _read(self, X: Any, y: Any, fit_params: dict) -> tuple[Known, bool, dict[str, Any]]:
-        """Return training samples, whether the network may know them by heart, and attributes."""
+    def _read(self, X: Any, y: Any, fit_params: dict) -> tuple[Known, dict[str, Any]]:
+        """Return training samples, and attributes of this detector that they set."""
         if y is None and not brings_targets(X):
             y = self._labels_of_network(X)
         data, layer = self._given(X, y, None, fit_params), self._layer()
@@ -129,13 +127,9 @@ class BaseDetector(Saved, Thresholded, NetworkEstimator):
         with computing():
             reader = make_reader(data.reference, layer, inputs[:_PROBE_SAMPLES])
             reader = reader.knowing(input_range(inputs))
-            known = Known(reader(inputs), target, reader)
-        by_heart = layer != INPUT and may_be_known_by_heart(inputs)
-        return (
-            known,
-            by_heart,
-            {name: vars(self)[name] for name in _OF_NETWORK if name in vars(self)},
-        )
+            by_heart = layer != INPUT and may_be_known_by_heart(inputs)
+            known = Known(reader(inputs), target, reader, by_heart=by_heart)
+        return known, {name: vars(self)[name] for name in _OF_NETWORK if name in vars(self)}
 
     def _seen(self, X: Any, reader: Any) -> Seen:
         """Return logits and features of samples."""
@@ -144,18 +138,14 @@ class BaseDetector(Saved, Thresholded, NetworkEstimator):
         )
 
     def _adopt(
-        self,
-        known: Known,
-        held_out: Seen | None = None,
-        *,
-        known_by_heart: bool = False,
-        bounds: np.ndarray | float = 0.0,
+        self, known: Known, held_out: Seen | None = None, bounds: np.ndarray | float = 0.0
     ) -> Any:
         """Learn from known samples, and set the threshold."""
         score = self._learn(known)
         largest = known.seen.largest.max(axis=0)
         bounds = np.maximum(bounds, _ABSURD * np.where(largest > 0, largest, np.inf))
-        fitted = FittedDetector(known.reader, score, bounds, known_by_heart)
+        by_heart = known.by_heart and held_out is None
+        fitted = FittedDetector(known.reader, score, bounds, by_heart)
         scores = self._score_left_out(score, known) if held_out is None else fitted(held_out)
         if held_out is not None and held_out.logits.shape[1]:
             fitted = replace(fitted, doubt=DoubtScale.fit(risk_of(held_out), -scores))

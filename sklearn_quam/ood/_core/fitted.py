@@ -38,6 +38,8 @@ class Known:
     earlier: Any = None
     # Labelled samples that the network was not trained on.
     held_out: Known | None = None
+    # Whether the network may know the samples by heart.
+    by_heart: bool = False
 
     def __getitem__(self, rows: Any) -> Known:
         return replace(self, seen=self.seen[rows], target=self.target[rows])
