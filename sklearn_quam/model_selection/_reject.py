@@ -150,7 +150,7 @@ class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin,
             self.estimator_, self.detector_ = self.estimator, self._given_detector()
         else:
             warn_about_held_out_rows(self._inside())
-            X = X if open_source(X) else indexable(from_tensor(X))[0]
+            X = indexable(from_tensor(X))[0] if open_source(X) is None else X
             fit, held_out = self._split(X, y)
             known, labels = some_rows(X, fit), y[fit]
             self.estimator_ = clone(self.estimator).fit(known, labels, **fit_params)
