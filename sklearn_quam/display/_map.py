@@ -133,11 +133,6 @@ class UncertaintyMapDisplay(_Display):
             Points of the grid along each feature; 50 are 2500 samples.
         """
         check_matplotlib(cls)
-        if getattr(X, "ndim", 2) > 2:
-            raise ValueError(
-                f"A map is drawn over two features, but rows of X have the shape {X.shape[1:]}. "
-                "For images, use UncertainSamplesDisplay or UncertaintyHistogramDisplay."
-            )
         points, names = check_table(X)
         if len(names) != 2:
             raise ValueError(

@@ -220,6 +220,10 @@ class CombinedDetector(ShortMessages, Thresholded, _BaseComposition):
     def _check_features(self, X: Any, reset: bool) -> None:
         """Check the columns of a table; others are left to detectors."""
         if open_source(X) is None:
+            if X.ndim == 1 and X.dtype.kind in "biuf":  # texts may be a vector
+                raise ValueError(
+                    "Expected rows, got a vector. Reshape your data: X.reshape(1, -1)."
+                )
             validate_data(self, X, reset=reset, skip_check_array=True)
 
     def _combined(self, scores: list[np.ndarray]) -> np.ndarray:
