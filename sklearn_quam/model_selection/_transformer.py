@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, TransformerMixin, _fit_context, clone
 from sklearn.utils import get_tags
-from sklearn.utils._param_validation import HasMethods, StrOptions
+from sklearn.utils._param_validation import HasMethods
 from sklearn.utils.validation import check_is_fitted
 
 from .._documented import documented
@@ -54,9 +54,7 @@ class UncertaintyTransformer(ShortMessages, MetaEstimatorMixin, TransformerMixin
     """
 
     estimator: Any = allowed(HasMethods(["fit", "predict"]), kw_only=False)
-    components: Any = allowed(
-        list, tuple, StrOptions(set(COMPONENTS)), default=("aleatoric", "epistemic")
-    )
+    components: Any = allowed(list, tuple, default=("aleatoric", "epistemic"))
 
     @_fit_context(prefer_skip_nested_validation=False)
     def fit(self, X: Any, y: Any = None, **fit_params: Any) -> Any:
@@ -69,7 +67,7 @@ class UncertaintyTransformer(ShortMessages, MetaEstimatorMixin, TransformerMixin
         **fit_params : dict
             Arguments of the method's ``fit``, such as ``X_val``.
         """
-        unknown = [name for name in self._names() if name not in COMPONENTS]
+        unknown = [name for name in self.components if name not in COMPONENTS]
         if unknown:
             raise ValueError(f"components must be among {COMPONENTS}; got {unknown[0]!r}.")
         opened(self.estimator)
@@ -90,7 +88,7 @@ class UncertaintyTransformer(ShortMessages, MetaEstimatorMixin, TransformerMixin
         check_is_fitted(self)
         method, rows = method_and_rows(self.estimator_, X)
         uncertainty = method.predict_uncertainty(rows)
-        return np.column_stack([uncertainty._part(name) for name in self._names()])
+        return np.column_stack([uncertainty._part(name) for name in self.components])
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:  # noqa: ARG002
         """Return the names of the columns.
@@ -106,11 +104,7 @@ class UncertaintyTransformer(ShortMessages, MetaEstimatorMixin, TransformerMixin
             The components.
         """
         check_is_fitted(self)
-        return np.array(self._names(), dtype=object)
-
-    def _names(self) -> tuple[str, ...]:
-        found = self.components
-        return (found,) if isinstance(found, str) else tuple(found)
+        return np.array(self.components, dtype=object)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
