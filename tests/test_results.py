@@ -18,7 +18,7 @@ from benchmarks.scale import judge, run
 from benchmarks.scale.case import Case, Family, Members
 from benchmarks.scale.judge import auroc, judged
 from sklearn_quam import LinearSearch, QUAMClassifier
-from sklearn_quam.metrics import augrc
+from sklearn_quam.metrics import augrc, failure_auroc
 
 ROOT = Path(__file__).parents[1]
 MARK = "python -m benchmarks.results --mark"
@@ -196,7 +196,7 @@ def test_answers_are_those_of_the_package(family, case, monkeypatch):
         est = family.make(case, name).fit(case.X, case.y, X_val=case.X_val, y_val=case.y_val)
         known, unknown = est.predict_doubt(case.X_test), est.predict_doubt(case.others["noise"])
         right = case.network.predict(case.X_test) == case.y_test
-        assert found["mistakes"]["doubt"]["value"] == pytest.approx(roc_auc_score(~right, known))
+        assert found["mistakes"]["doubt"]["value"] == pytest.approx(failure_auroc(right, known))
         failed, doubt = np.r_[~right, np.ones(20, bool)], np.r_[known, unknown]
         assert found["both"]["doubt"]["noise"]["value"] == pytest.approx(augrc(failed, doubt))
 

@@ -36,8 +36,6 @@ _COPIES_OF_DRAWS = 16
 _MAX_ROWS_COMPARED = 512
 # Where the chains start around the given weights, in units of the spread of each tensor.
 _START_SPREAD = 0.5
-# Share of the trajectories that the step size is adapted to have accepted.
-_TARGET_ACCEPTANCE = 0.8
 
 
 @dataclass(frozen=True)
@@ -107,6 +105,7 @@ class _HMC(SampledWeights):
     n_samples: int = integer(default=200, at_least=4)
     n_warmup: int = integer(default=100, at_least=0)
     n_leapfrog: int = integer(default=100)
+    target_acceptance: float = real(default=0.8, below=1)
     prior_precision: float = real(default=1.0)
 
     _counts_models = "n_samples"
@@ -132,7 +131,7 @@ class _HMC(SampledWeights):
         state = init(self._start(loss, generator), potential)
         if not bool(torch.isfinite(state.potential).all()):
             raise ValueError("The loss is not finite near the given weights: is the data scaled?")
-        step = StepSize(first_step_size(state, potential, generator), _TARGET_ACCEPTANCE)
+        step = StepSize(first_step_size(state, potential, generator), self.target_acceptance)
         draws, rates = [], []
         total = self.n_warmup + self.n_samples
         for index in tracked(range(total), "HMC", self.verbose, unit="draw"):
@@ -199,11 +198,12 @@ class HMCClassifier(ClassifierMethod, _HMC):
     n_samples : int
         Draws of each chain that count.
     n_warmup : int
-        Draws of each chain before those, in which the step size is adapted so that four of five
-        trajectories are accepted.
+        Draws of each chain before those, in which the step size is adapted.
     n_leapfrog : int
         Leapfrog steps of a trajectory on average; each is between half and one and a half times as
         long.
+    target_acceptance : float
+        Share of the trajectories that the step size is adapted to have accepted.
     prior_precision : float
         Inverse variance of the Gaussian prior of each parameter, around zero.
 

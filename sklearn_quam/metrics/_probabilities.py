@@ -7,7 +7,7 @@ from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
-from sklearn.utils._param_validation import Interval
+from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_consistent_length
 
 from .._messages import shown
@@ -17,9 +17,12 @@ from ._checked import labels_in, metric, numbers
 _SUM_TOLERANCE = 1e-2
 
 
-@metric(n_bins=[Interval(Integral, 1, None, closed="left")])
+@metric(
+    n_bins=[Interval(Integral, 1, None, closed="left")],
+    strategy=[StrOptions({"uniform", "quantile"})],
+)
 def expected_calibration_error(
-    y_true: Any, y_proba: Any, *, n_bins: int = 15, labels: Any = None
+    y_true: Any, y_proba: Any, *, n_bins: int = 15, strategy: str = "uniform", labels: Any = None
 ) -> float:
     """Return how far the confidence in the most probable label is from its accuracy.
 
@@ -29,8 +32,10 @@ def expected_calibration_error(
     Parameters
     ----------
     n_bins : int
-        Number of bins of equal width between 0 and 1. A probability on an edge belongs to the
-        lower bin.
+        Number of bins.
+    strategy : {"uniform", "quantile"}
+        Bins of equal width between 0 and 1, or with equally many samples. A probability on an edge
+        belongs to the lower bin.
 
     Returns
     -------
@@ -47,6 +52,8 @@ def expected_calibration_error(
     confidence = proba.max(axis=1)
     is_correct = is_true[np.arange(len(proba)), proba.argmax(axis=1)]
     edges = np.linspace(0, 1, n_bins + 1)
+    if strategy == "quantile":
+        edges = np.quantile(confidence, edges)
     bins = np.searchsorted(edges[1:-1], confidence, side="left")
     gaps = np.bincount(bins, weights=is_correct - confidence)
     return float(np.abs(gaps).sum() / len(confidence))

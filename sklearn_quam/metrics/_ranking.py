@@ -180,6 +180,41 @@ def augrc(loss: Any, uncertainty: Any) -> float:
 
 
 @metric()
+def failure_auroc(y_correct: Any, uncertainty: Any, uncertainty_ood: Any = None) -> float:
+    """Return how well uncertainty separates failures from correct predictions.
+
+    Parameters
+    ----------
+    y_correct : array-like of shape (n_samples,), dtype bool
+        Whether each prediction for known samples is correct.
+    uncertainty : array-like of shape (n_samples,)
+        Uncertainty of known samples.
+    uncertainty_ood : array-like of shape (n_ood,)
+        Uncertainty of unknown samples: each of them is a failure, whatever is predicted.
+
+    Returns
+    -------
+    float
+        The area under the ROC curve, with mistakes and unknown samples as positives.
+
+    Examples
+    --------
+    >>> from sklearn_quam.metrics import failure_auroc
+    >>> round(failure_auroc([True, True, False], [0.1, 0.3, 0.8], [0.2, 0.9]), 3)
+    0.833
+    """
+    is_correct, known = column(y_correct, "y_correct", 0, 1), column(uncertainty, "uncertainty")
+    check_consistent_length(is_correct, known)
+    unknown = np.empty(0)
+    if uncertainty_ood is not None:
+        unknown = column(uncertainty_ood, "uncertainty_ood")
+    is_failure = np.append(is_correct < 1, np.ones(len(unknown), bool))
+    if is_failure.all() or not is_failure.any():
+        raise ValueError(f"{'All' if is_failure.any() else 'No'} samples are failures.")
+    return float(roc_auc_score(is_failure, np.append(known, unknown)))
+
+
+@metric()
 def rank_correlation(aleatoric: Any, epistemic: Any) -> float:
     """Return the rank correlation of two parts of the uncertainty (Spearman).
 

@@ -15,10 +15,11 @@ from sklearn.utils.validation import _num_samples
 
 from .._documented import documented, parsed
 from .._messages import checked_arguments
-from ..base._inside import COMPONENT, METHOD_OR_DETECTOR, doubt_of, scored_method_and_rows
+from ..base._inside import COMPONENT, doubt_of, scored_method_and_rows
 from ..exceptions import warn
 from ..metrics import (
     accuracy_rejection_auc,
+    failure_auroc,
     gaussian_log_score,
     risk_coverage_auc,
 )
@@ -59,30 +60,18 @@ def _checked(**constraints: Any) -> Callable[[Any], Any]:
 
 @dataclass(frozen=True, eq=False)
 class _OODScorer:
-    """How well the uncertainty finds other data, and mistakes; a class, as these are pickled."""
+    """How well the uncertainty separates X from other data; a class, so that it can be pickled."""
 
     X_ood: Any = field(repr=False)
     component: str
-    metric: str | Callable[..., float] = "roc_auc"
-    finds_mistakes: bool = field(default=False, repr=False)
+    metric: str | Callable[..., float]
 
-    def __post_init__(self) -> None:
-        """Refuse data without samples."""
-        if not _num_samples(self.X_ood):
-            raise ValueError("X_ood has no rows.")
-
-    def __call__(self, estimator: Any, X: Any, y: Any = None) -> float:
-        # The predictions of a detector are not about labels.
-        needs = "predict_uncertainty" if self.finds_mistakes else METHOD_OR_DETECTOR
-        method, rows = scored_method_and_rows(estimator, X, needs)
-        known = doubt_of(method, rows, self.component)
+    def __call__(self, estimator: Any, X: Any, y: Any = None) -> float:  # noqa: ARG002
+        known = doubt_of(estimator, X, self.component, scored=True)
         strange = doubt_of(estimator, self.X_ood, self.component)
-        is_found = np.zeros(len(known), bool)
-        if self.finds_mistakes:
-            is_found = ~correct(method.predict(rows), y)
-        is_found = np.append(is_found, np.ones(len(strange), bool))
+        is_ood = np.repeat([0, 1], [len(known), len(strange)])
         metric, sign = (self.metric, 1) if callable(self.metric) else _DETECTION[self.metric]
-        return sign * float(metric(is_found, np.append(known, strange)))
+        return sign * float(metric(is_ood, np.concatenate([known, strange])))
 
 
 @_checked(metric=[StrOptions(set(_DETECTION)), callable])
@@ -116,7 +105,24 @@ def make_ood_scorer(
     >>> cross_val_score(LaplaceClassifier(random_state=0), X, y, scoring=scorer, cv=3).shape
     (3,)
     """
+    if not _num_samples(X_ood):
+        raise ValueError("X_ood has no rows.")
     return _OODScorer(X_ood, component, metric)
+
+
+@dataclass(frozen=True, eq=False)
+class _FailureScorer:
+    """How well doubt finds mistakes and unknown samples."""
+
+    X_ood: Any = field(repr=False)
+    component: str
+
+    def __call__(self, estimator: Any, X: Any, y: Any) -> float:
+        method, rows = scored_method_and_rows(estimator, X)
+        is_correct = correct(method.predict(rows), y)
+        known = doubt_of(method, rows, self.component)
+        unknown = doubt_of(estimator, self.X_ood, self.component)
+        return failure_auroc(is_correct, known, unknown)
 
 
 @_checked()
@@ -141,7 +147,9 @@ def make_failure_scorer(X_ood: Any, *, component: str = "doubt") -> Callable[...
     >>> bool(make_failure_scorer(3 * X)(est, X[2::3], y[2::3]) > 0.8)
     True
     """
-    return _OODScorer(X_ood, component, finds_mistakes=True)
+    if not _num_samples(X_ood):
+        raise ValueError("X_ood has no rows.")
+    return _FailureScorer(X_ood, component)
 
 
 @_checked()

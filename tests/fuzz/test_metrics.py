@@ -65,6 +65,7 @@ OPTIONS = {
     "fpr_at_tpr": {"tpr": st.sampled_from([0.5, 1, 0, -1, np.nan, "a", None])},
     "expected_calibration_error": {
         "n_bins": st.sampled_from([1, 3, 0, 1.5, None, 40]),
+        "strategy": st.sampled_from(["uniform", "quantile", "other", None]),
         "labels": st.one_of(st.none(), columns(2), ANYTHING),
     },
 }

@@ -8,6 +8,7 @@ from sklearn.metrics import roc_auc_score
 
 from sklearn_quam.metrics import (
     augrc,
+    failure_auroc,
     rank_correlation,
 )
 
@@ -27,6 +28,7 @@ def test_augrc_has_a_closed_form(outcome):
     auroc = roc_auc_score(~correct, doubt)
     expected = (1 - auroc) * accuracy * (1 - accuracy) + (1 - accuracy) ** 2 / 2
     assert augrc(~correct, doubt) == pytest.approx(expected)
+    assert failure_auroc(correct, doubt) == pytest.approx(auroc)
 
 
 @settings(deadline=None, max_examples=30)
@@ -35,6 +37,17 @@ def test_no_order_rejects_failures_sooner_than_their_losses(losses):
     doubt = np.arange(len(losses))
     assert augrc(losses, losses) <= augrc(losses, doubt) * (1 + 1e-9)
     assert augrc([2 * loss for loss in losses], doubt) == pytest.approx(2 * augrc(losses, doubt))
+
+
+def test_unknown_rows_are_failures():
+    correct, known, unknown = [True, False, True], [0.1, 0.2, 0.3], [0.4, 0.15]
+    # Pairs of a failure and a correct row that are in order: .2, .4 and .15 against .1 and .3.
+    assert failure_auroc(correct, known, unknown) == pytest.approx(4 / 6)
+    assert failure_auroc([True] * 3, known, unknown) == pytest.approx(4 / 6)
+    with pytest.raises(ValueError, match="No samples are failures"):
+        failure_auroc([True] * 3, known)
+    with pytest.raises(ValueError, match="All samples are failures"):
+        failure_auroc([False] * 3, known, unknown)
 
 
 def test_rank_correlation_knows_order_only():

@@ -242,25 +242,28 @@ def test_calibration_error_agrees_with_a_slow_version(n_bins):
 
 
 @NUMERIC
-@given(detection_rows, st.integers(1, 20))
-def test_calibration_of_binary_probabilities(rows, n_bins):
+@given(detection_rows, st.sampled_from(["uniform", "quantile"]), st.integers(1, 20))
+def test_calibration_of_binary_probabilities(rows, strategy, n_bins):
     y_true, y_proba = column(rows, 0), (column(rows, 1) + 4) / 8
-    error = expected_calibration_error(y_true, y_proba, n_bins=n_bins)
+    options = {"strategy": strategy, "n_bins": n_bins}
+    error = expected_calibration_error(y_true, y_proba, **options)
     assert 0 <= error <= 1
     both = np.column_stack([1 - y_proba, y_proba])
-    close(expected_calibration_error(y_true, both, n_bins=n_bins), error)
-    close(expected_calibration_error(y_true, y_proba[:, None], n_bins=n_bins), error)
+    close(expected_calibration_error(y_true, both, **options), error)
+    close(expected_calibration_error(y_true, y_proba[:, None], **options), error)
     one_bin = abs(np.mean(np.maximum(y_proba, 1 - y_proba) - (y_true == (y_proba > 0.5))))
     close(expected_calibration_error(y_true, y_proba, n_bins=1), one_bin)
     assert error >= one_bin - 1e-12
 
 
 def test_calibration_by_hand():
-    # Confidences 0.6 (wrong), 0.6 (right), 0.9 (right), 0.9 (right). Halves put all four together;
-    # tenths part 0.6 from 0.9, and each pair is off by 0.1.
+    # Confidences 0.6 (wrong), 0.6 (right), 0.9 (right), 0.9 (right). Uniform halves put all four
+    # together; tenths and quantiles part 0.6 from 0.9, and each pair is off by 0.1.
     y_true, y_proba = ["y", "y", "y", "n"], [0.4, 0.6, 0.9, 0.1]
     close(expected_calibration_error(y_true, y_proba, n_bins=2), abs(3 / 4 - 0.75))
     close(expected_calibration_error(y_true, y_proba, n_bins=10), (0.1 + 0.1) / 2)
+    error = expected_calibration_error(y_true, y_proba, n_bins=2, strategy="quantile")
+    close(error, (0.1 + 0.1) / 2)
 
 
 def test_probability_on_an_edge_belongs_to_the_lower_bin():
@@ -422,6 +425,7 @@ def test_detection_needs_two_known_classes(metric, y_true, message):
         (lambda: expected_calibration_error([0, 1], [0, 1], labels=[0, 2]), r"a column: \[1\]"),
         (lambda: expected_calibration_error([0, 1], [0, 1], labels=["0", "1"]), "without a column"),
         (lambda: expected_calibration_error([0, 1], [0, 1], n_bins=0), "'n_bins' parameter"),
+        (lambda: expected_calibration_error([0, 1], [0, 1], strategy="x"), "'strategy' param"),
         (lambda: gaussian_log_score([0, 1], [0, 1], [1, 0]), "variance must be above zero"),
         (lambda: gaussian_log_score([0, 1], [0, 1], -1.0), "variance must be above zero"),
         (lambda: gaussian_log_score([0, 1], [[0, 1], [1, 1]], 1.0), "mean, variance must have the"),
