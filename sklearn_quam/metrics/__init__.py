@@ -6,15 +6,18 @@ to be found (left-out data, mistakes) as the positive class.
 
 from ._bootstrap import BootstrapInterval, bootstrap_interval
 from ._probabilities import (
+    classwise_calibration_error,
     expected_calibration_error,
     gaussian_log_score,
     interval_coverage,
+    smooth_calibration_error,
 )
 from ._ranking import (
     accuracy_rejection_auc,
     accuracy_rejection_curve,
     augrc,
     aupr,
+    excess_augrc,
     failure_auroc,
     fpr_at_tpr,
     rank_correlation,
@@ -28,6 +31,8 @@ __all__ = [
     "augrc",
     "aupr",
     "bootstrap_interval",
+    "classwise_calibration_error",
+    "excess_augrc",
     "expected_calibration_error",
     "failure_auroc",
     "fpr_at_tpr",
@@ -35,4 +40,5 @@ __all__ = [
     "interval_coverage",
     "rank_correlation",
     "risk_coverage_auc",
+    "smooth_calibration_error",
 ]

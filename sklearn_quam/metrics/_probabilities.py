@@ -7,6 +7,7 @@ from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
+from scipy.fft import dct, idct
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_consistent_length
 
@@ -15,12 +16,13 @@ from ._checked import labels_in, metric, numbers
 
 # Probabilities of a network that works in half precision sum to one only so far.
 _SUM_TOLERANCE = 1e-2
+# Of confidences, whose gaps are smoothed, and what a kernel's width is known to.
+_N_CELLS = 2000
+_WIDTH_TOLERANCE = 1e-5
+_COUNT = [Interval(Integral, 1, None, closed="left")]
 
 
-@metric(
-    n_bins=[Interval(Integral, 1, None, closed="left")],
-    strategy=[StrOptions({"uniform", "quantile"})],
-)
+@metric(n_bins=_COUNT, strategy=[StrOptions({"uniform", "quantile"})])
 def expected_calibration_error(
     y_true: Any, y_proba: Any, *, n_bins: int = 15, strategy: str = "uniform", labels: Any = None
 ) -> float:
@@ -48,15 +50,85 @@ def expected_calibration_error(
     >>> expected_calibration_error(["no", "no", "yes", "no"], [0.25, 0.25, 0.75, 0.75])
     0.0
     """
-    proba, is_true = _proba_and_truth(y_true, y_proba, labels)
-    confidence = proba.max(axis=1)
-    is_correct = is_true[np.arange(len(proba)), proba.argmax(axis=1)]
+    confidence, is_correct = _most_probable(y_true, y_proba, labels)
     edges = np.linspace(0, 1, n_bins + 1)
     if strategy == "quantile":
         edges = np.quantile(confidence, edges)
     bins = np.searchsorted(edges[1:-1], confidence, side="left")
     gaps = np.bincount(bins, weights=is_correct - confidence)
     return float(np.abs(gaps).sum() / len(confidence))
+
+
+@metric(n_bins=_COUNT)
+def classwise_calibration_error(
+    y_true: Any, y_proba: Any, *, n_bins: int = 15, labels: Any = None
+) -> float:
+    """Return how far the probabilities of each label are from its frequency, the mean over labels.
+
+    Parameters
+    ----------
+    n_bins : int
+        Number of bins of equal width between 0 and 1, for each label.
+
+    Returns
+    -------
+    float
+        The error, between 0 and 1.
+
+    Examples
+    --------
+    >>> from sklearn_quam.metrics import classwise_calibration_error
+    >>> classwise_calibration_error(["no", "no", "yes", "no"], [0.25, 0.25, 0.75, 0.75])
+    0.25
+    """
+    proba, is_true = _proba_and_truth(y_true, y_proba, labels)
+    edges = np.linspace(0, 1, n_bins + 1)[1:-1]
+    bins = np.searchsorted(edges, proba, side="left") + n_bins * np.arange(proba.shape[1])
+    gaps = np.bincount(bins.ravel(), weights=(is_true - proba).ravel())
+    return float(np.abs(gaps).sum() / proba.size)
+
+
+@metric()
+def smooth_calibration_error(y_true: Any, y_proba: Any, *, labels: Any = None) -> float:
+    """Return how far the confidence in the most probable label is from its accuracy, without bins.
+
+    Gaps between confidence and correctness are smoothed by a Gaussian kernel on the confidence,
+    reflected at 0 and 1. Its width is the error itself: the largest width at which the error is
+    not smaller.
+
+    Returns
+    -------
+    float
+        The error, between 0 and 1.
+
+    References
+    ----------
+    J. Blasiok, P. Nakkiran, "Smooth ECE: Principled Reliability Diagrams via Kernel Smoothing",
+    ICLR 2024.
+
+    Examples
+    --------
+    >>> from sklearn_quam.metrics import smooth_calibration_error
+    >>> round(smooth_calibration_error([1, 1, 1, 0], [0.75, 0.75, 0.75, 0.75]), 3)
+    0.0
+    """
+    confidence, is_correct = _most_probable(y_true, y_proba, labels)
+    cells = np.minimum((confidence * _N_CELLS).astype(int), _N_CELLS - 1)
+    gaps = np.bincount(cells, weights=is_correct - confidence, minlength=_N_CELLS)
+    waves = dct(gaps / len(confidence), norm="ortho")
+    frequency = np.pi * np.arange(_N_CELLS)
+
+    def error_at(width: float) -> float:
+        return float(
+            np.abs(idct(waves * np.exp(-((width * frequency) ** 2) / 2), norm="ortho")).sum()
+        )
+
+    # The error falls with the width.
+    low, high = 0.0, 1.0
+    while high - low > _WIDTH_TOLERANCE:
+        middle = (low + high) / 2
+        low, high = (middle, high) if error_at(middle) > middle else (low, middle)
+    return error_at((low + high) / 2)
 
 
 @metric(variance=["array-like", Real])
@@ -149,6 +221,13 @@ def _proba_and_truth(y_true: Any, y_proba: Any, labels: Any) -> tuple[np.ndarray
             f"y_true holds labels without a column: {shown(sorted(unknown, key=str))}."
         )
     return y_proba, columns == y_true[:, None]
+
+
+def _most_probable(*arrays: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return the largest probability of each row, and whether its label is the true one."""
+    proba, is_true = _proba_and_truth(*arrays)
+    rows, largest = np.arange(len(proba)), proba.argmax(axis=1)
+    return proba[rows, largest], is_true[rows, largest]
 
 
 def _check_same_shape(**arrays: Any) -> list[np.ndarray]:

@@ -180,6 +180,24 @@ def augrc(loss: Any, uncertainty: Any) -> float:
 
 
 @metric()
+def excess_augrc(loss: Any, uncertainty: Any) -> float:
+    """Return by how much `augrc` exceeds its smallest possible value.
+
+    Returns
+    -------
+    float
+        The excess, in units of the loss: zero where all failures are rejected first.
+
+    Examples
+    --------
+    >>> from sklearn_quam.metrics import excess_augrc
+    >>> excess_augrc([0, 1, 0, 0], [1, 4, 2, 3])
+    0.0
+    """
+    return max(augrc(loss, uncertainty) - augrc(loss, loss), 0.0)
+
+
+@metric()
 def failure_auroc(y_correct: Any, uncertainty: Any, uncertainty_ood: Any = None) -> float:
     """Return how well uncertainty separates failures from correct predictions.
 

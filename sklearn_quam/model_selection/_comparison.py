@@ -36,10 +36,13 @@ from ..metrics import (
     accuracy_rejection_auc,
     augrc,
     bootstrap_interval,
+    classwise_calibration_error,
+    excess_augrc,
     expected_calibration_error,
     gaussian_log_score,
     rank_correlation,
     risk_coverage_auc,
+    smooth_calibration_error,
 )
 from ..metrics._errors import as_labels, as_values, correct, log_probabilities, squared_errors
 from ..metrics._ranking import DETECTION
@@ -49,8 +52,16 @@ from ._summary import Comparison
 _checked = partial(checked_arguments, prefer_skip_nested_validation=False)
 _ENTROPY = "entropy of the network"
 _DETECTION = ("roc_auc", "aupr", "fpr95")
-_OF_PREDICTIONS = ("augrc", "accuracy", "accuracy_rejection_auc", "risk_coverage_auc", "ece")
-_METRICS = (*_DETECTION, *_OF_PREDICTIONS, "log_score", "rank_correlation")
+_OF_PREDICTIONS = (
+    "augrc",
+    "excess_augrc",
+    "accuracy",
+    "accuracy_rejection_auc",
+    "risk_coverage_auc",
+    "ece",
+)
+_CALIBRATION = ("smooth_ece", "classwise_ece", "log_score")
+_METRICS = (*_DETECTION, *_OF_PREDICTIONS, *_CALIBRATION, "rank_correlation")
 _CONFIDENCE = "1 - max p of the network"
 # Components besides the parts of an uncertainty.
 _AUTO, _RISK = "auto", "1 - max p"
@@ -127,23 +138,26 @@ class _Comparison:
     def _ask(self, estimator: Any, X: Any, component: str, *, scored: bool = False) -> _Answers:
         find = scored_method_and_rows if scored else method_and_rows
         method, rows = find(estimator, X, METHOD_OR_DETECTOR)
+        start = clock()
         if _task_of(method) not in (None, "classifier" if self.classification else "regressor"):
             raise TypeError("Classifiers and regressors cannot be compared with each other.")
-        start = clock()
-        if not hasattr(method, "predict_uncertainty"):
-            doubt = finite(-method.score_samples(rows))
+        if hasattr(method, "predict_uncertainty"):
+            results = method._results(rows)
+            uncertainty = results.uncertainty
+            if component == _AUTO:
+                component = "epistemic" if uncertainty.doubt is None else "doubt"
+            if component == _RISK:
+                doubt = 1 - results.prediction.max(axis=1)
+            else:
+                doubt = finite(uncertainty._part(component))
             rate = len(doubt) / (clock() - start)
-            # A detector around a network is judged by its predictions, others have none.
-            proba = method._network_prediction(rows) if _task_of(method) else None
-            return _Answers(method, doubt, proba, None, rate)
-        results = method._results(rows)
-        uncertainty, proba = results.uncertainty, results.prediction
-        if component == _AUTO:
-            component = "epistemic" if uncertainty.doubt is None else "doubt"
-        is_risk = component == _RISK
-        doubt = 1 - proba.max(axis=1) if is_risk else finite(uncertainty._part(component))
+            found = (method, doubt, results.prediction, results.variance, rate)
+            return _Answers(*found, component, uncertainty)
+        doubt = finite(-method.score_samples(rows))
         rate = len(doubt) / (clock() - start)
-        return _Answers(method, doubt, proba, results.variance, rate, component, uncertainty)
+        # A detector around a network is judged by the network's predictions, others have none.
+        proba = method._network_prediction(rows) if _task_of(method) else None
+        return _Answers(method, doubt, proba, None, rate)
 
     def _judge_task(
         self, task: str, estimator: Any, answers: _Answers, asked: dict[str, _Answers]
@@ -177,7 +191,8 @@ class _Comparison:
             unknown = [one.doubt for one in asked.values()]
             doubt = np.concatenate([uncertainty, *unknown])
             is_failure = np.r_[~is_correct, np.ones(len(doubt) - len(uncertainty), bool)]
-            yield from self._interval("augrc", augrc, is_failure.astype(float), doubt)
+            for name, area in (("augrc", augrc), ("excess_augrc", excess_augrc)):
+                yield from self._interval(name, area, is_failure.astype(float), doubt)
             yield from self._detection(is_failure, doubt)
             return
         yield from self._interval("accuracy", np.mean, is_correct.astype(float))
@@ -185,6 +200,11 @@ class _Comparison:
         yield from self._interval("accuracy_rejection_auc", *rejection)
         calibration = (expected_calibration_error, y_test, prediction)
         yield from self._interval("ece", *calibration, labels=method.classes_)
+        for column, metric in (
+            ("smooth_ece", smooth_calibration_error),
+            ("classwise_ece", classwise_calibration_error),
+        ):
+            yield column, metric(y_test, prediction, labels=method.classes_)
         if answers.uncertainty is not None:
             yield "rank_correlation", rank_correlation(*list(map(finite, answers.uncertainty))[:2])
         log_proba = log_probabilities(y_test, prediction, method.classes_)
@@ -339,14 +359,15 @@ def compare_uncertainty(
         ``details`` have a row for each ``method`` and ``task``, with the ends of each interval as
         ``_low`` and ``_high``, and NaN where a metric does not apply. Tasks "ood:name" ("ood" for a
         single array), "misclassification" and "failures" (classifiers; mistakes and all unknown
-        samples together) have ``roc_auc``, ``aupr`` and ``fpr95``, the last one ``augrc``, too. The
-        task "rejection" has ``accuracy``, ``accuracy_rejection_auc``, ``ece`` and
-        ``rank_correlation`` (classifiers) or ``risk_coverage_auc`` of squared errors (regressors),
-        and ``log_score``, by the ``setting`` of a method or the network of a detector. Further
-        columns: ``component`` ("score" for detectors), ``rows_per_second``, ``fit_seconds`` (NaN
-        for what was fitted before), ``trains_again`` (whether a method trains networks besides the
-        given one), and ``error``, which says why numbers are missing. The last rows are 1 - max p
-        and the entropy of the given network, or of each network if there are several.
+        samples together) have ``roc_auc``, ``aupr`` and ``fpr95``, the last one ``augrc`` and
+        ``excess_augrc``, too. The task "rejection" has ``accuracy``, ``accuracy_rejection_auc``,
+        ``ece``, ``smooth_ece``, ``classwise_ece`` and ``rank_correlation`` (classifiers) or
+        ``risk_coverage_auc`` of squared errors (regressors), and ``log_score``, by the ``setting``
+        of a method or the network of a detector. Further columns: ``component`` ("score" for
+        detectors), ``rows_per_second``, ``fit_seconds`` (NaN for what was fitted before),
+        ``trains_again`` (whether a method trains networks besides the given one), and ``error``,
+        which says why numbers are missing. The last rows are 1 - max p and the entropy of the given
+        network, or of each network if there are several.
 
     Examples
     --------

@@ -19,6 +19,8 @@ from ..base._inside import COMPONENT, doubt_of, scored_method_and_rows
 from ..exceptions import warn
 from ..metrics import (
     accuracy_rejection_auc,
+    augrc,
+    excess_augrc,
     failure_auroc,
     gaussian_log_score,
     risk_coverage_auc,
@@ -30,6 +32,7 @@ from ..metrics._ranking import DETECTION
 _DETECTION = {
     name if sign > 0 else f"neg_{name}": (f, sign) for name, (f, sign) in DETECTION.items()
 }
+_AREAS = {"neg_augrc": augrc, "neg_excess_augrc": excess_augrc}
 _ARGUMENTS = parsed(
     """
     Parameters
@@ -116,20 +119,31 @@ class _FailureScorer:
 
     X_ood: Any = field(repr=False)
     component: str
+    metric: str
 
     def __call__(self, estimator: Any, X: Any, y: Any) -> float:
         method, rows = scored_method_and_rows(estimator, X)
         is_correct = correct(method.predict(rows), y)
         known = doubt_of(method, rows, self.component)
         unknown = doubt_of(estimator, self.X_ood, self.component)
-        return failure_auroc(is_correct, known, unknown)
+        if self.metric == "roc_auc":
+            return failure_auroc(is_correct, known, unknown)
+        loss = np.append(~is_correct, np.ones(len(unknown))).astype(float)
+        return -_AREAS[self.metric](loss, np.append(known, unknown))
 
 
-@_checked()
-def make_failure_scorer(X_ood: Any, *, component: str = "doubt") -> Callable[..., float]:
-    """Make a scorer of how well uncertainty separates failures from correct predictions (AUROC).
+@_checked(metric=[StrOptions({"roc_auc", *_AREAS})])
+def make_failure_scorer(
+    X_ood: Any, *, component: str = "doubt", metric: str = "roc_auc"
+) -> Callable[..., float]:
+    """Make a scorer of how well uncertainty separates failures from correct predictions.
 
     Failures are mistakes among the samples that the scorer is called with, and unknown samples.
+
+    Parameters
+    ----------
+    metric : {"roc_auc", "neg_augrc", "neg_excess_augrc"}
+        The AUROC of failures, or minus `augrc` or `excess_augrc`. Greater is better.
 
     Returns
     -------
@@ -149,7 +163,7 @@ def make_failure_scorer(X_ood: Any, *, component: str = "doubt") -> Callable[...
     """
     if not _num_samples(X_ood):
         raise ValueError("X_ood has no rows.")
-    return _FailureScorer(X_ood, component)
+    return _FailureScorer(X_ood, component, metric)
 
 
 @_checked()

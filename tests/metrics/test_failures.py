@@ -8,8 +8,12 @@ from sklearn.metrics import roc_auc_score
 
 from sklearn_quam.metrics import (
     augrc,
+    classwise_calibration_error,
+    excess_augrc,
+    expected_calibration_error,
     failure_auroc,
     rank_correlation,
+    smooth_calibration_error,
 )
 
 outcomes = st.integers(2, 30).flatmap(
@@ -28,6 +32,8 @@ def test_augrc_has_a_closed_form(outcome):
     auroc = roc_auc_score(~correct, doubt)
     expected = (1 - auroc) * accuracy * (1 - accuracy) + (1 - accuracy) ** 2 / 2
     assert augrc(~correct, doubt) == pytest.approx(expected)
+    best = (1 - accuracy) ** 2 / 2
+    assert excess_augrc(~correct, doubt) == pytest.approx(expected - best, abs=1e-12)
     assert failure_auroc(correct, doubt) == pytest.approx(auroc)
 
 
@@ -36,6 +42,7 @@ def test_augrc_has_a_closed_form(outcome):
 def test_no_order_rejects_failures_sooner_than_their_losses(losses):
     doubt = np.arange(len(losses))
     assert augrc(losses, losses) <= augrc(losses, doubt) * (1 + 1e-9)
+    assert excess_augrc(losses, losses) == 0
     assert augrc([2 * loss for loss in losses], doubt) == pytest.approx(2 * augrc(losses, doubt))
 
 
@@ -55,3 +62,44 @@ def test_rank_correlation_knows_order_only():
     assert rank_correlation(first, np.exp(first)) == pytest.approx(1)
     assert rank_correlation(first, -(first**3)) == pytest.approx(-1)
     assert rank_correlation(first, np.zeros(50)) == 0
+
+
+def slow_smooth_error(confidence, correct, width, n_points=4000):
+    """Return the integral of smoothed gaps, by a kernel that is reflected at both ends."""
+    at = (np.arange(n_points) + 0.5) / n_points
+    images = [sign * confidence + 2 * k for k in range(-4, 5) for sign in (-1, 1)]
+    kernel = sum(np.exp(-(((at[:, None] - one) / width) ** 2) / 2) for one in images)
+    kernel = kernel / (width * np.sqrt(2 * np.pi))
+    return np.abs(kernel @ (correct - confidence)).mean() / len(confidence)
+
+
+@pytest.mark.parametrize("power", [0.5, 1.0, 3.0])
+def test_the_smooth_error_is_its_own_width(power):
+    rng = np.random.default_rng(0)
+    confidence = rng.uniform(0.5, 1, 400)
+    correct = rng.uniform(size=400) < confidence**power
+    proba = np.column_stack([1 - confidence, confidence])
+    found = smooth_calibration_error(correct.astype(int), proba)
+    assert slow_smooth_error(confidence, correct, found) == pytest.approx(found, rel=2e-2)
+
+
+def test_the_smooth_error_of_a_constant_gap_is_the_gap():
+    y = np.repeat([1, 0], [60, 40])
+    proba = np.full(100, 0.9)
+    assert smooth_calibration_error(y, proba) == pytest.approx(0.3, abs=1e-3)
+    assert expected_calibration_error(y, proba) == pytest.approx(0.3)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(2, 4), st.integers(1, 40), st.integers(1, 12), st.integers(0, 1000))
+def test_classwise_error_is_the_mean_over_labels_and_bins(n_labels, n_rows, n_bins, seed):
+    rng = np.random.default_rng(seed)
+    proba = rng.dirichlet(np.ones(n_labels), n_rows)
+    y = rng.integers(0, n_labels, n_rows)
+    total = 0.0
+    for label in range(n_labels):
+        for low in np.arange(n_bins) / n_bins:
+            inside = (proba[:, label] > low) & (proba[:, label] <= low + 1 / n_bins)
+            total += abs(((y == label) - proba[:, label])[inside].sum())
+    found = classwise_calibration_error(y, proba, n_bins=n_bins, labels=range(n_labels))
+    assert found == pytest.approx(total / n_rows / n_labels)

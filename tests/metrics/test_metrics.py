@@ -25,6 +25,7 @@ from sklearn_quam.metrics import (
     accuracy_rejection_curve,
     aupr,
     bootstrap_interval,
+    excess_augrc,
     expected_calibration_error,
     fpr_at_tpr,
     gaussian_log_score,
@@ -368,6 +369,7 @@ ROWS = {
     accuracy_rejection_curve: ([0, 1, 1], [0.1, 0.2, 0.3]),
     accuracy_rejection_auc: ([0, 1, 1], [0.1, 0.2, 0.3]),
     risk_coverage_auc: ([0, 1, 1], [0.1, 0.2, 0.3]),
+    excess_augrc: ([0, 1, 1], [0.1, 0.2, 0.3]),
     expected_calibration_error: ([0, 1, 1], [0.1, 0.2, 0.3]),
     gaussian_log_score: ([0, 1, 1], [0.1, 0.2, 0.3], [1, 1, 1]),
     interval_coverage: ([0, 1, 1], [0.1, 0.2, 0.3], [1, 1, 1]),
@@ -478,3 +480,4 @@ def test_tensors_of_any_kind_are_numbers(tensor):
 def test_losses_whose_sum_is_no_number_have_a_mean():
     huge = np.full(4, 1.7e308)
     close(risk_coverage_auc(huge, [1, 2, 3, 4]), 1.7e308)
+    assert excess_augrc(huge, [1, 2, 3, 4]) == 0

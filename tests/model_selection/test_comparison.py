@@ -27,6 +27,7 @@ from sklearn_quam.metrics import (
     augrc,
     aupr,
     bootstrap_interval,
+    excess_augrc,
     expected_calibration_error,
     failure_auroc,
     fpr_at_tpr,
@@ -83,7 +84,7 @@ def test_table_of_classifiers_equals_numbers_by_hand():
     sets = {"far": X_OOD, "wide": 3 * X64_NEW}
     methods = {"QUAM": quam(net), "Laplace": LaplaceClassifier(net, random_state=0)}
     frame = compare_uncertainty(methods, *DATA, sets, **FAST).details
-    assert frame.shape == (4 * 5, 3 + 10 * 3 + 4)
+    assert frame.shape == (4 * 5, 3 + 13 * 3 + 4)
     assert frame.error.eq("").all()
     assert list(frame.method.unique()) == ["QUAM", "Laplace", CONFIDENCE, ENTROPY]
     tasks = ["ood:far", "ood:wide", "misclassification", "failures", "rejection"]
@@ -317,9 +318,11 @@ def test_the_summary_has_a_line_for_each_method_and_few_columns():
     assert table.both["LaplaceClassifier"] == pytest.approx(expected)
     losses = np.r_[~correct, np.ones(len(doubt[1]) + len(doubt[2]))]
     pool = losses, np.concatenate(doubt)
+    failures = row(details, "LaplaceClassifier", "failures")
+    assert failures["excess_augrc"] == pytest.approx(excess_augrc(*pool))
     assert table.augrc["LaplaceClassifier"] == pytest.approx(augrc(*pool))
-    scorer = make_failure_scorer(np.concatenate(list(sets.values())))
-    assert scorer(est, X64[TEST], NOISY[TEST]) == pytest.approx(expected)
+    scorer = make_failure_scorer(np.concatenate(list(sets.values())), metric="neg_excess_augrc")
+    assert scorer(est, X64[TEST], NOISY[TEST]) == pytest.approx(-excess_augrc(*pool))
     risk = 1 - est.predict_proba(X64[TEST]).max(axis=1)
     assert table.mistakes[CONFIDENCE] == pytest.approx(roc_auc_score(~correct, risk))
     kinds = details.groupby("method").component.first()
