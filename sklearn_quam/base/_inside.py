@@ -64,9 +64,10 @@ def scored_method_and_rows(
     return method, rows
 
 
-def doubt_of(estimator: Any, X: Any, component: str) -> np.ndarray:
+def doubt_of(estimator: Any, X: Any, component: str, *, scored: bool = False) -> np.ndarray:
     """Return a part of the uncertainty of samples, or minus the score of a detector."""
-    method, rows = method_and_rows(estimator, X, METHOD_OR_DETECTOR)
+    find = scored_method_and_rows if scored else method_and_rows
+    method, rows = find(estimator, X, METHOD_OR_DETECTOR)
     if hasattr(method, "predict_uncertainty"):
         if component == "doubt":
             return method.predict_doubt(rows)
