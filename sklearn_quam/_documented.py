@@ -4,7 +4,8 @@ A class describes its own. `documented` adds the entries of all other constructo
 order of the signature, and the attributes of all classes of its kind. A regressor takes missing
 entries from its classifier, and a method from its class.
 
-A name without a type stands for the shared entry; text below it is appended.
+A name without a type stands for the shared entry; text below it is appended. A class without an
+example has the shared one, under its own name.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ Documented = TypeVar("Documented", bound=Callable)
 
 _TITLE = re.compile(r"^(\w[\w ]*)\n-{3,}\n", re.MULTILINE)
 _SECTIONS = ["Parameters", "Attributes", "Returns", "Raises", "See Also", "Notes", "References"]
-_SECTIONS += ["Examples"]
+_EXAMPLES = "Examples"
+_FITTED = "self : object\n    The fitted estimator."
+_SECTIONS += [_EXAMPLES]
 # Shared attributes of classes that name them; the others go without saying.
 _IF_NAMED = {"parameter_names_", "n_parameters_searched_", "ax_"}
 
@@ -34,13 +37,14 @@ class Docstring(NamedTuple):
     sections: dict[str, str]
 
     def filled(self, other: Docstring) -> Docstring:
-        """Return the docstring with missing parts from another one."""
+        """Return the docstring with missing parts from another one, but for its example."""
+        others = {name: text for name, text in other.sections.items() if name != _EXAMPLES}
         return Docstring(
             self.summary,
             self.description or other.description,
             other.parameters | self.parameters,
             self.attributes | other.attributes | self.attributes,
-            other.sections | self.sections,
+            others | self.sections,
         )
 
 
@@ -50,12 +54,17 @@ _written: dict[type, Docstring] = {}
 
 
 def documented(
-    shared: Docstring = _NOTHING, twin: type | None = None, *, also: tuple[type, ...] = ()
+    shared: Docstring = _NOTHING,
+    twin: type | None = None,
+    *,
+    also: tuple[type, ...] = (),
+    example: str = "",
 ) -> Callable[[Documented], Documented]:
     """Return a decorator that completes docstrings: of a function, or a class and its methods.
 
     ``shared`` has entries of all classes of the kind. From ``twin``, a decorated class, come
     description, entries and references that are missing; from ``also`` come entries only.
+    ``example`` are arguments of the class in the shared example.
     """
 
     def complete(kind: Documented) -> Documented:
@@ -70,9 +79,11 @@ def documented(
             own = parsed(kind.__doc__)
             for other in also:
                 own = own._replace(parameters=_written[other].parameters | own.parameters)
-            _written[kind] = own if twin is None else own.filled(_written[twin])
+            own = _written[kind] = own if twin is None else own.filled(_written[twin])
+            text = shared.sections.get(_EXAMPLES, "").format(name=kind.__name__, arguments=example)
+            own = own._replace(sections={_EXAMPLES: text} | own.sections)
             arguments = inspect.signature(kind).parameters.values()
-            kind.__doc__ = _completed(_written[kind], shared, arguments)
+            kind.__doc__ = _completed(own, shared, arguments)
             _complete_methods(kind, _written[kind], shared)
         return kind
 
@@ -90,7 +101,8 @@ def _complete_methods(kind: type, own: Docstring, shared: Docstring) -> None:
         if inspect.isfunction(method) and method.__doc__ and not name.startswith("_"):
             _, *arguments = inspect.signature(method).parameters.values()
             written = parsed(method.__doc__)
-            written = written._replace(sections=shared.sections | written.sections)
+            returned = _FITTED if "fit" in name else shared.sections.get("Returns", "")
+            written = written._replace(sections={"Returns": returned} | written.sections)
             method.__doc__ = _completed(written, known, arguments)
 
 
@@ -243,6 +255,18 @@ CLASSIFIER = parsed(
     logit_scale_ : float
         Scale of logits in ``predict_proba`` with ``setting="expected"``, the inverse of the
         temperature of temperature scaling. 1 if no ``X_val`` was passed to ``fit``.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.neural_network import MLPClassifier
+    >>> from sklearn_quam import {name}
+    >>> X, y = load_iris(return_X_y=True)
+    >>> net = MLPClassifier((10,), solver="lbfgs", alpha=1.0, random_state=0).fit(X, y)
+    >>> est = {name}(net, {arguments}random_state=0).fit(X, y)
+    >>> far_away = [[0.0, 9.0, 0.0, 9.0]]
+    >>> est.score_samples(far_away) < est.score_samples(X).mean()
+    array([ True])
     """
 ).filled(_METHOD)
 REGRESSOR = parsed(
@@ -265,6 +289,19 @@ REGRESSOR = parsed(
         Number of values predicted for a sample.
     noise_variance_ : ndarray of shape (n_outputs,)
         Variance around the mean; only for networks that predict the mean only.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.neural_network import MLPRegressor
+    >>> from sklearn_quam import {name}
+    >>> X = np.linspace(-1, 1, 50)[:, None]
+    >>> y = 2 * X[:, 0] + np.random.default_rng(0).normal(scale=0.1, size=50)
+    >>> net = MLPRegressor(hidden_layer_sizes=(10,), solver="lbfgs", random_state=0).fit(X, y)
+    >>> est = {name}(net, {arguments}random_state=0).fit(X, y)
+    >>> inside, outside = est.predict_uncertainty([[0.0], [5.0]]).epistemic
+    >>> bool(outside > inside)
+    True
     """
 ).filled(_METHOD)
 DETECTOR = parsed(
@@ -299,6 +336,16 @@ DETECTOR = parsed(
         The labels.
     estimator_ : estimator or torch.nn.Module
         The network that was used.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> from sklearn_quam.ood import {name}
+    >>> X, y = load_iris(return_X_y=True)
+    >>> detector = {name}(LogisticRegression(max_iter=1000)).fit(X, y)
+    >>> detector.score_samples([X[0], [6, 0, 3, 3]]).argsort().tolist()
+    [1, 0]
     """
 ).filled(_NETWORK)
 DISPLAY = parsed(

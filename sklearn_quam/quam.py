@@ -16,7 +16,8 @@ from ._search.natural.arguments import LinearSearch, NaturalSearch
 from ._search.targets import Targets, class_targets, direction_targets
 from ._typing import MemoryLimit, Parameters
 from .base._adversarial import AdversarialSearch
-from .baselines._method import ClassifierMethod, RegressorMethod, arguments
+from .base._arguments import arguments
+from .baselines._method import ClassifierMethod, RegressorMethod
 
 
 @arguments

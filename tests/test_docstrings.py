@@ -110,6 +110,11 @@ SHARED_ENTRIES = parsed(
         Fitted.
     parameter_names_ : list
         For some classes only.
+
+    Examples
+    --------
+    >>> print("{name}: {arguments}")
+    {name}: {arguments}
     """
 )
 
@@ -145,7 +150,7 @@ class One:
         """
 
 
-@documented(SHARED_ENTRIES, One)
+@documented(SHARED_ENTRIES, One, example="b=0")
 class Two:
     """Do another thing.
 
@@ -189,6 +194,7 @@ def test_shared_entries_are_filled_in():
     assert entries(doc) == [("b", "str, default=None", ["Second."]), own]
     assert [each.name for each in doc["Attributes"]] == ["parameter_names_", "a_"]
     assert doc["References"] == ["A paper."]
+    assert doc["Examples"] == ['>>> print("Two: b=0")', "Two: b=0"]
     doc = ClassDoc(Three)
     assert entries(doc) == [own]
     assert not doc["References"]

@@ -131,7 +131,7 @@ def test_segmentation_and_tokens():
     assert found.u.epistemic.shape == MASKS[:3].shape
     assert sorted(found.worst) == [0, 1, 2]
     np.testing.assert_array_equal(np.isnan(found.u_tokens.total), TEXTS["attention_mask"] == 0)
-    (surface,) = found.display.surfaces_
+    surface = found.display.surface_
     np.testing.assert_allclose(surface.get_array().ravel(), found.u.epistemic[0].ravel())
     top, bottom = found.ax.get_ylim()
     assert top > bottom  # rows count from the top, as in a picture

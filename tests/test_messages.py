@@ -179,7 +179,7 @@ WHOLE = {
     "text": "many words " * 900,
 }
 # Arguments that may be a text.
-TAKEN = [("checkpoint", "text"), ("reject label", "text")]
+TAKEN = [("checkpoint", "text")]
 
 
 def misplaced(classes=None, values=None):
@@ -212,9 +212,6 @@ def misplaced(classes=None, values=None):
         ),
         "compared": lambda value: tools.compare_uncertainty(classes, X, LABELS, X, value),
         "reject": lambda value: RejectOptionClassifier(classes, coverage=value).fit(X, LABELS),
-        "reject label": lambda value: RejectOptionClassifier(
-            classes, cv="prefit", reject_label=value
-        ).fit(X, LABELS),
         "cv": lambda value: RejectOptionClassifier(classes, cv=value).fit(X, LABELS),
         "feature": lambda value: RegressionUncertaintyDisplay.from_estimator(
             values, X, feature=value

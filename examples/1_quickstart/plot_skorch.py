@@ -53,7 +53,8 @@ quam.predict_uncertainty(
 # at the decision boundary only. The epistemic uncertainty grows where data is missing, most of all
 # where the boundary might as well lie elsewhere.
 
-UncertaintyMapDisplay.from_estimator(
-    quam, X, y, component=["aleatoric", "epistemic"], grid_resolution=30
+display = UncertaintyMapDisplay.from_estimator(
+    quam, X, y, component="aleatoric", grid_resolution=30
 )
+display.plot(component="epistemic")
 plt.show()

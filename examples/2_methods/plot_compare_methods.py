@@ -112,7 +112,7 @@ for ax, (name, est) in zip(axes.flat, methods.items()):
         scatter_kwargs={"s": 12, "linewidths": 0.4},
         ax=ax,
     )
-    display.colorbars_[0].set_label("")
+    display.colorbar_.set_label("")
     handles, labels = ax.get_legend_handles_labels()
     ax.get_legend().remove()
     ax.set(title=name, xlabel="", ylabel="")

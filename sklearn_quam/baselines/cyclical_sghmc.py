@@ -12,9 +12,10 @@ from .._documented import CLASSIFIER, REGRESSOR, documented
 from .._network.free import draw_batches
 from .._network.limits import Limits
 from .._posterior.progress import tracked
+from ..base._arguments import arguments, integer, real
 from ..exceptions import warn
 from ._gradient import init, mean_gradient, stable_step_size, update
-from ._method import ClassifierMethod, RegressorMethod, arguments, integer, real
+from ._method import ClassifierMethod, RegressorMethod
 from ._weights import SampledWeights, TrainingLoss
 
 # A chain with a mean loss above this has diverged.
@@ -89,7 +90,7 @@ class _CyclicalSGHMC(SampledWeights):
         }
 
 
-@documented(CLASSIFIER)
+@documented(CLASSIFIER, example="n_steps=200, ")
 @arguments
 class CyclicalSGHMCClassifier(ClassifierMethod, _CyclicalSGHMC):
     """Uncertainty of a network's classification by cyclical stochastic gradient HMC.
@@ -135,36 +136,10 @@ class CyclicalSGHMCClassifier(ClassifierMethod, _CyclicalSGHMC):
     ----------
     R. Zhang, C. Li, J. Zhang, C. Chen, A. G. Wilson, "Cyclical Stochastic Gradient MCMC for
     Bayesian Deep Learning", ICLR 2020.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_iris
-    >>> from sklearn.neural_network import MLPClassifier
-    >>> from sklearn_quam import CyclicalSGHMCClassifier
-    >>> X, y = load_iris(return_X_y=True)
-    >>> net = MLPClassifier((10,), solver="lbfgs", alpha=1.0, random_state=0).fit(X, y)
-    >>> est = CyclicalSGHMCClassifier(net, n_steps=200, random_state=0).fit(X, y)
-    >>> far_away = [[0.0, 9.0, 0.0, 9.0]]
-    >>> est.score_samples(far_away) < est.score_samples(X).mean()
-    array([ True])
     """
 
 
-@documented(REGRESSOR, CyclicalSGHMCClassifier)
+@documented(REGRESSOR, CyclicalSGHMCClassifier, example="n_steps=200, ")
 @arguments
 class CyclicalSGHMCRegressor(RegressorMethod, _CyclicalSGHMC):
-    """Uncertainty of a network's regression by cyclical stochastic gradient HMC.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from sklearn.linear_model import Ridge
-    >>> from sklearn_quam import CyclicalSGHMCRegressor
-    >>> X = np.linspace(-1, 1, 50)[:, None]
-    >>> y = 2 * X[:, 0] + np.random.default_rng(0).normal(scale=0.1, size=50)
-    >>> net = Ridge(0.01).fit(X, y)
-    >>> est = CyclicalSGHMCRegressor(net, n_steps=200, random_state=0).fit(X, y)
-    >>> inside, outside = est.predict_uncertainty([[0.0], [5.0]]).epistemic
-    >>> bool(outside > inside)
-    True
-    """
+    """Uncertainty of a network's regression by cyclical stochastic gradient HMC."""

@@ -18,10 +18,11 @@ from .._network.training import train, untrained
 from .._posterior.accumulate import Posterior
 from .._posterior.fitted import AnyModels, FittedMethod, Question
 from .._posterior.progress import tracked
+from ..base._arguments import allowed, arguments, integer
 from ..base._data import FitData
 from ..base._estimator import BaseUncertaintyEstimator
 from ..base._wrapping import N_JOBS
-from ._method import ClassifierMethod, RegressorMethod, allowed, arguments, integer
+from ._method import ClassifierMethod, RegressorMethod
 from .reference import GivenModel, ReferenceClassifier, ReferenceRegressor
 
 
@@ -169,17 +170,6 @@ class DeepEnsembleClassifier(ClassifierMethod, Ensemble):
     ----------
     B. Lakshminarayanan, A. Pritzel, C. Blundell, "Simple and Scalable Predictive Uncertainty
     Estimation using Deep Ensembles", NeurIPS 2017.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_iris
-    >>> from sklearn.neural_network import MLPClassifier
-    >>> from sklearn_quam import DeepEnsembleClassifier
-    >>> X, y = load_iris(return_X_y=True)
-    >>> net = MLPClassifier((10,), solver="lbfgs", random_state=0)
-    >>> est = DeepEnsembleClassifier(net, n_estimators=3, random_state=0).fit(X, y)
-    >>> bool((est.predict_uncertainty(X).epistemic > 0).all())
-    True
     """
 
     _fitted_kind = FittedMethod[Members[GivenModel]]
@@ -189,19 +179,7 @@ class DeepEnsembleClassifier(ClassifierMethod, Ensemble):
 @documented(REGRESSOR, DeepEnsembleClassifier)
 @arguments
 class DeepEnsembleRegressor(RegressorMethod, Ensemble):
-    """Uncertainty of a network's regression by an ensemble of networks.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_diabetes
-    >>> from sklearn.neural_network import MLPRegressor
-    >>> from sklearn_quam import DeepEnsembleRegressor
-    >>> X, y = load_diabetes(return_X_y=True)
-    >>> net = MLPRegressor(hidden_layer_sizes=(4,), solver="lbfgs", random_state=0)
-    >>> est = DeepEnsembleRegressor(net, n_estimators=3, random_state=0).fit(X, y)
-    >>> bool((est.predict_uncertainty(X).epistemic > 0).all())
-    True
-    """
+    """Uncertainty of a network's regression by an ensemble of networks."""
 
     _fitted_kind = FittedMethod[Members[GivenModel]]
     _member_type = ReferenceRegressor

@@ -19,10 +19,11 @@ from .._posterior.accumulate import Posterior
 from .._posterior.estimate import chain_effective_sample_size, split_r_hat
 from .._posterior.fitted import FittedMethod, Question
 from .._posterior.progress import tracked
+from ..base._arguments import arguments, integer, real
 from ..base._data import FitData
 from ..exceptions import warn
 from ._hamiltonian import Potential, StepSize, draw, first_step_size, init, update
-from ._method import ClassifierMethod, RegressorMethod, arguments, integer, real
+from ._method import ClassifierMethod, RegressorMethod
 from ._weights import SampledWeights, TrainingLoss, WeightSamples
 
 # Chains with a larger R-hat have not found the same distribution.
@@ -176,7 +177,7 @@ class _HMC(SampledWeights):
         return potential
 
 
-@documented(CLASSIFIER)
+@documented(CLASSIFIER, example="n_samples=50, n_leapfrog=20, ")
 @arguments
 class HMCClassifier(ClassifierMethod, _HMC):
     """Uncertainty of a network's classification by Hamiltonian Monte Carlo.
@@ -220,36 +221,10 @@ class HMCClassifier(ClassifierMethod, _HMC):
     R. M. Neal, "MCMC Using Hamiltonian Dynamics", Handbook of Markov Chain Monte Carlo, 2011. M. D.
     Hoffman, A. Gelman, "The No-U-Turn Sampler: Adaptively Setting Path Lengths in Hamiltonian Monte
     Carlo", JMLR 2014 (adaptation of the step size).
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_iris
-    >>> from sklearn.neural_network import MLPClassifier
-    >>> from sklearn_quam import HMCClassifier
-    >>> X, y = load_iris(return_X_y=True)
-    >>> net = MLPClassifier((10,), solver="lbfgs", alpha=1.0, random_state=0).fit(X, y)
-    >>> est = HMCClassifier(net, n_samples=50, n_leapfrog=20, random_state=0).fit(X, y)
-    >>> far_away = [[0.0, 9.0, 0.0, 9.0]]
-    >>> est.score_samples(far_away) < est.score_samples(X).mean()
-    array([ True])
     """
 
 
-@documented(REGRESSOR, HMCClassifier)
+@documented(REGRESSOR, HMCClassifier, example="n_samples=50, n_leapfrog=20, ")
 @arguments
 class HMCRegressor(RegressorMethod, _HMC):
-    """Uncertainty of a network's regression by Hamiltonian Monte Carlo.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from sklearn.linear_model import Ridge
-    >>> from sklearn_quam import HMCRegressor
-    >>> X = np.linspace(-1, 1, 50)[:, None]
-    >>> y = 2 * X[:, 0] + np.random.default_rng(0).normal(scale=0.1, size=50)
-    >>> net = Ridge(0.01).fit(X, y)
-    >>> est = HMCRegressor(net, n_samples=50, n_leapfrog=20, random_state=0).fit(X, y)
-    >>> inside, outside = est.predict_uncertainty([[0.0], [5.0]]).epistemic
-    >>> bool(outside > inside)
-    True
-    """
+    """Uncertainty of a network's regression by Hamiltonian Monte Carlo."""

@@ -27,9 +27,10 @@ from .._posterior.accumulate import Posterior
 from .._posterior.fitted import FittedMethod, Question
 from .._posterior.training_range import refuse_beyond_range
 from .._typing import Parameters
+from ..base._arguments import allowed, arguments, integer
 from ..base._data import FitData
 from ..base._estimator import BaseUncertaintyEstimator
-from ._method import ClassifierMethod, RegressorMethod, WeightArguments, allowed, arguments, integer
+from ._method import ClassifierMethod, RegressorMethod, WeightArguments
 
 
 @dataclass(frozen=True)
@@ -191,35 +192,10 @@ class LaplaceClassifier(ClassifierMethod, _Laplace):
     Computation 1992. E. Daxberger, A. Kristiadi, A. Immer, R. Eschenhagen, M. Bauer, P. Hennig,
     "Laplace Redux: Effortless Bayesian Deep Learning", NeurIPS 2021. A. Immer, M. Korzepa, M.
     Bauer, "Improving Predictions of Bayesian Neural Nets via Local Linearization", AISTATS 2021.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_iris
-    >>> from sklearn.neural_network import MLPClassifier
-    >>> from sklearn_quam import LaplaceClassifier
-    >>> X, y = load_iris(return_X_y=True)
-    >>> net = MLPClassifier((10,), solver="lbfgs", alpha=1.0, random_state=0).fit(X, y)
-    >>> est = LaplaceClassifier(net, random_state=0).fit(X, y)
-    >>> far_away = [[0.0, 9.0, 0.0, 9.0]]
-    >>> est.score_samples(far_away) < est.score_samples(X).mean()
-    array([ True])
     """
 
 
 @documented(REGRESSOR, LaplaceClassifier)
 @arguments
 class LaplaceRegressor(RegressorMethod, _Laplace):
-    """Uncertainty of a network's regression by Laplace's approximation.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from sklearn.linear_model import Ridge
-    >>> from sklearn_quam import LaplaceRegressor
-    >>> X = np.linspace(-1, 1, 50)[:, None]
-    >>> y = 2 * X[:, 0] + np.random.default_rng(0).normal(scale=0.1, size=50)
-    >>> est = LaplaceRegressor(Ridge(0.01).fit(X, y), random_state=0).fit(X, y)
-    >>> inside, outside = est.predict_uncertainty([[0.0], [5.0]]).epistemic
-    >>> bool(outside > inside)
-    True
-    """
+    """Uncertainty of a network's regression by Laplace's approximation."""

@@ -32,9 +32,10 @@ from .._network.outputs import NetworkErrors
 from .._network.predictions import Prediction
 from .._posterior.accumulate import Posterior
 from .._posterior.fitted import FittedMethod, Question
+from ..base._arguments import allowed, arguments, integer
 from ..base._data import FitData
 from ..base._estimator import BaseUncertaintyEstimator
-from ._method import ClassifierMethod, RegressorMethod, allowed, arguments, integer
+from ._method import ClassifierMethod, RegressorMethod
 
 # The rate of the network that is trained where the user passes none.
 _DEFAULT_RATE = 0.1
@@ -253,7 +254,7 @@ class _MCDropout(BaseUncertaintyEstimator):
         return ThinnedModels(module, hooked, likelihood, probe, self.n_samples, self.p_, fit.seed)
 
 
-@documented(CLASSIFIER)
+@documented(CLASSIFIER, example="p=0.2, ")
 @arguments
 class MCDropoutClassifier(ClassifierMethod, _MCDropout):
     """Uncertainty of a network's classification by Monte Carlo dropout.
@@ -282,35 +283,10 @@ class MCDropoutClassifier(ClassifierMethod, _MCDropout):
     ----------
     Y. Gal, Z. Ghahramani, "Dropout as a Bayesian Approximation: Representing Model Uncertainty in
     Deep Learning", ICML 2016.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_iris
-    >>> from sklearn.neural_network import MLPClassifier
-    >>> from sklearn_quam import MCDropoutClassifier
-    >>> X, y = load_iris(return_X_y=True)
-    >>> net = MLPClassifier((10,), solver="lbfgs", alpha=1.0, random_state=0).fit(X, y)
-    >>> est = MCDropoutClassifier(net, p=0.2, random_state=0).fit(X, y)
-    >>> far_away = [[0.0, 9.0, 0.0, 9.0]]
-    >>> est.score_samples(far_away) < est.score_samples(X).mean()
-    array([ True])
     """
 
 
-@documented(REGRESSOR, MCDropoutClassifier)
+@documented(REGRESSOR, MCDropoutClassifier, example="p=0.2, ")
 @arguments
 class MCDropoutRegressor(RegressorMethod, _MCDropout):
-    """Uncertainty of a network's regression by Monte Carlo dropout.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from sklearn.linear_model import Ridge
-    >>> from sklearn_quam import MCDropoutRegressor
-    >>> X = np.linspace(-1, 1, 50)[:, None]
-    >>> y = 2 * X[:, 0] + np.random.default_rng(0).normal(scale=0.1, size=50)
-    >>> est = MCDropoutRegressor(Ridge(0.01).fit(X, y), p=0.2, random_state=0).fit(X, y)
-    >>> inside, outside = est.predict_uncertainty([[0.0], [5.0]]).epistemic
-    >>> bool(outside > inside)
-    True
-    """
+    """Uncertainty of a network's regression by Monte Carlo dropout."""

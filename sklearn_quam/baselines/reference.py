@@ -12,9 +12,10 @@ from .._network.limits import Limits, rows_at_once
 from .._network.predictions import Prediction
 from .._posterior.accumulate import Posterior
 from .._posterior.fitted import FittedMethod, Question
+from ..base._arguments import arguments
 from ..base._data import FitData
 from ..base._estimator import BaseUncertaintyEstimator
-from ._method import ClassifierMethod, RegressorMethod, arguments
+from ._method import ClassifierMethod, RegressorMethod
 
 
 @dataclass(frozen=True)

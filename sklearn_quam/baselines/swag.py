@@ -11,8 +11,9 @@ from .._documented import CLASSIFIER, REGRESSOR, documented
 from .._network.free import draw_batches
 from .._network.limits import Limits
 from .._posterior.progress import tracked
+from ..base._arguments import arguments, integer, real
 from ._gradient import init, mean_gradient, stable_step_size, update
-from ._method import ClassifierMethod, RegressorMethod, arguments, integer, real
+from ._method import ClassifierMethod, RegressorMethod
 from ._weights import SampledWeights, TrainingLoss
 
 
@@ -113,36 +114,10 @@ class SWAGClassifier(ClassifierMethod, _SWAG):
     ----------
     W. J. Maddox, T. Garipov, P. Izmailov, D. Vetrov, A. G. Wilson, "A Simple Baseline for Bayesian
     Uncertainty in Deep Learning", NeurIPS 2019.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_iris
-    >>> from sklearn.neural_network import MLPClassifier
-    >>> from sklearn_quam import SWAGClassifier
-    >>> X, y = load_iris(return_X_y=True)
-    >>> net = MLPClassifier((10,), solver="lbfgs", alpha=1.0, random_state=0).fit(X, y)
-    >>> est = SWAGClassifier(net, random_state=0).fit(X, y)
-    >>> far_away = [[0.0, 9.0, 0.0, 9.0]]
-    >>> est.score_samples(far_away) < est.score_samples(X).mean()
-    array([ True])
     """
 
 
 @documented(REGRESSOR, SWAGClassifier)
 @arguments
 class SWAGRegressor(RegressorMethod, _SWAG):
-    """Uncertainty of a network's regression by SWAG.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from sklearn.linear_model import Ridge
-    >>> from sklearn_quam import SWAGRegressor
-    >>> X = np.linspace(-1, 1, 50)[:, None]
-    >>> y = 2 * X[:, 0] + np.random.default_rng(0).normal(scale=0.1, size=50)
-    >>> net = Ridge(0.01).fit(X, y)
-    >>> est = SWAGRegressor(net, random_state=0).fit(X, y)
-    >>> inside, outside = est.predict_uncertainty([[0.0], [5.0]]).epistemic
-    >>> bool(outside > inside)
-    True
-    """
+    """Uncertainty of a network's regression by SWAG."""

@@ -66,6 +66,39 @@ class _Display:
         self.ax_.set(xlabel=xlabel, ylabel=ylabel, **limits)
         self.ax_.spines[["top", "right"]].set_visible(False)
 
+    def _legend(
+        self, handles: Any = None, labels: Any = None, *, title: Any = None, beyond: Any = False
+    ) -> None:
+        """Draw a legend below the labels of the axes, with a mark of what is beyond the range."""
+        from matplotlib import rcParams
+        from matplotlib.patches import Patch
+        from matplotlib.transforms import ScaledTranslation
+
+        ax, inches = self.ax_, rcParams["font.size"] / 72
+        if handles is None:
+            handles, labels = ax.get_legend_handles_labels()
+        if beyond:
+            hatched = Patch(facecolor="none", edgecolor=GREY, hatch=HATCH, linewidth=0)
+            handles, labels = [*handles, hatched], [*labels, "beyond range"]
+        if not handles:
+            return
+        width = _OVERHANG * ax.get_window_extent().width / ax.figure.dpi / inches
+        # The room that ticks and labels take does not grow with the axes.
+        shift = ScaledTranslation(0, -_BELOW_AXES * inches, ax.figure.dpi_scale_trans)
+        ax.legend(
+            handles,
+            labels,
+            loc="upper center",
+            bbox_to_anchor=(0.5, 0),
+            bbox_transform=ax.transAxes + shift,
+            ncols=_columns_that_fit(labels, width),
+            title=title,
+            frameon=False,
+            borderaxespad=0,
+            columnspacing=_GAP,
+            handletextpad=0.6,
+        )
+
 
 def check_matplotlib(kind: type) -> None:
     """Raise an error that says what to install, before anything expensive is computed."""
@@ -78,36 +111,6 @@ def check_matplotlib(kind: type) -> None:
         ) from error
 
 
-def legend_below(
-    ax: Any,
-    handles: Sequence[Any],
-    labels: Sequence[str],
-    *,
-    title: str | None = None,
-    of_figure: bool = False,
-) -> None:
-    """Draw a legend below the labels of axes, or below all axes of a figure."""
-    from matplotlib import rcParams
-    from matplotlib.transforms import ScaledTranslation
-
-    inches = rcParams["font.size"] / 72
-    width = ax.figure.bbox.width if of_figure else _OVERHANG * ax.get_window_extent().width
-    options = {
-        "title": title,
-        "frameon": False,
-        "columnspacing": _GAP,
-        "handletextpad": 0.6,
-        "ncols": _columns_that_fit(labels, width / ax.figure.dpi / inches),
-    }
-    if of_figure:
-        ax.figure.legend(handles, labels, loc="outside lower center", **options)
-    else:
-        # The room that ticks and labels take does not grow with the axes.
-        shift = ScaledTranslation(0, -_BELOW_AXES * inches, ax.figure.dpi_scale_trans)
-        place: Any = {"bbox_to_anchor": (0.5, 0), "bbox_transform": ax.transAxes + shift}
-        ax.legend(handles, labels, loc="upper center", borderaxespad=0, **place, **options)
-
-
 def _columns_that_fit(labels: Sequence[str], width: float) -> int:
     """Return how many columns a legend may have; they are filled one after the other."""
     widths = [_MARK + _GAP + _LETTER * len(label) for label in labels]
@@ -116,13 +119,6 @@ def _columns_that_fit(labels: Sequence[str], width: float) -> int:
         if sum(column.max() for column in columns) - _GAP <= width:
             return n_columns
     return 1
-
-
-def hatched_patch() -> Any:
-    """Return the mark of a legend for what is beyond the range."""
-    from matplotlib.patches import Patch
-
-    return Patch(facecolor="none", edgecolor=GREY, hatch=HATCH, linewidth=0)
 
 
 def within_range(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

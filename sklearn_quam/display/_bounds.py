@@ -12,7 +12,7 @@ from .._documented import DISPLAY, documented
 from ..base._data import one_row
 from ..base._inside import method_and_rows
 from ._asking import check_vector
-from ._base import BLUE, GIVEN, _Display, check_matplotlib, legend_below
+from ._base import BLUE, GIVEN, _Display, check_matplotlib
 
 # Of more classes than this, only those with the largest upper bounds are drawn.
 _MAX_CLASSES = 20
@@ -117,5 +117,5 @@ class ProbabilityBoundsDisplay(_Display):
         ax.set_yticks(place, [str(label) for label in self.labels[drawn]])
         # The first class is at the top; there is a little room for points at the ends.
         self._finish("probability", "", xlim=(-0.02, 1.02), ylim=(len(drawn) - 0.4, -0.6))
-        legend_below(ax, *ax.get_legend_handles_labels())
+        self._legend()
         return self

@@ -11,7 +11,7 @@ from sklearn.metrics import roc_auc_score
 from .._documented import DISPLAY, documented
 from .._posterior.results import INFINITE
 from ._asking import ask, axis_label, check_component, check_vector, threshold_of
-from ._base import BLUE, RED, _Display, check_matplotlib, legend_below, within_range
+from ._base import BLUE, RED, _Display, check_matplotlib, within_range
 
 # Values below the largest one by more than this factor share the first bar of a log axis.
 _MAX_RATIO = 1e9
@@ -146,6 +146,5 @@ class UncertaintyHistogramDisplay(_Display):
             ax.axvline(self.threshold, label=f"threshold {self.threshold:.3g}", **style)
         ax.set_xscale("log" if log else "linear")
         self._finish(self.xlabel, "share of samples")
-        title = f"AUROC = {self.auroc:.3f}"
-        legend_below(ax, *ax.get_legend_handles_labels(), title=title)
+        self._legend(title=f"AUROC = {self.auroc:.3f}")
         return self

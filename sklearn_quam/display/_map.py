@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -21,8 +20,6 @@ from ._base import (
     PALETTE,
     _Display,
     check_matplotlib,
-    hatched_patch,
-    legend_below,
     within_range,
 )
 
@@ -71,14 +68,13 @@ class UncertaintyMapDisplay(_Display):
     lead : ndarray of shape (n_classes, n_rows, n_columns) or None
         Probability of a class minus that of the best other class; the decision boundary is where it
         is zero.
-    ax_ : matplotlib Axes or ndarray of Axes
-        Where it was drawn; an array if several components were asked for as a list.
-    surfaces_ : list
-        The coloured surface of each panel.
+    ax_
+    surface_ : matplotlib QuadContourSet or QuadMesh
+        The coloured surface.
     boundaries_ : list
-        The lines of the decision boundary, of all panels.
-    colorbars_ : list of matplotlib Colorbar
-        The scale of each panel.
+        The lines of the decision boundary.
+    colorbar_ : matplotlib Colorbar
+        The scale.
 
     Examples
     --------
@@ -137,11 +133,6 @@ class UncertaintyMapDisplay(_Display):
             Points of the grid along each feature; 50 are 2500 samples.
         """
         check_matplotlib(cls)
-        if getattr(X, "ndim", 2) > 2:
-            raise ValueError(
-                f"A map is drawn over two features, but rows of X have the shape {X.shape[1:]}. "
-                "For images, use UncertainSamplesDisplay or UncertaintyHistogramDisplay."
-            )
         points, names = check_table(X)
         if len(names) != 2:
             raise ValueError(
@@ -171,7 +162,7 @@ class UncertaintyMapDisplay(_Display):
         self,
         ax: Any = None,
         *,
-        component: str | Sequence[str] = "epistemic",
+        component: str = "epistemic",
         plot_method: str = "contourf",
         scatter_kwargs: dict[str, Any] | None = None,
         **kwargs: Any,
@@ -180,11 +171,6 @@ class UncertaintyMapDisplay(_Display):
 
         Parameters
         ----------
-        ax : matplotlib Axes or sequence of Axes
-            Where to draw, an Axes for each component; None makes a new figure.
-        component : str or list of str
-            What to show: "aleatoric", "epistemic", "total" or "doubt". A list makes a panel for
-            each.
         plot_method : {"contourf", "pcolormesh"}
             How to draw the surface: between lines of equal height, or each point of the grid.
         scatter_kwargs : dict
@@ -192,72 +178,36 @@ class UncertaintyMapDisplay(_Display):
         **kwargs : dict
             Arguments of ``ax.contourf`` or ``ax.pcolormesh``, such as ``norm``.
         """
-        check_matplotlib(type(self))
-        from matplotlib.ticker import MaxNLocator
-
         if plot_method not in ("contourf", "pcolormesh"):
             raise ValueError(
                 f"plot_method must be 'contourf' or 'pcolormesh'; got {shown(plot_method)}."
             )
-        names = [component] if isinstance(component, str) else list(component)
-        values = [self.uncertainty._part(check_component(name)) for name in names]
-        panels = self._panels(ax, len(names))
-        self.surfaces_: list[Any] = []
-        self.boundaries_: list[Any] = []
-        self.colorbars_: list[Any] = []
-        any_beyond = False
-        for panel, name, heights in zip(panels, names, values, strict=True):
-            heights, beyond = within_range(heights)
-            surface = self._draw_surface(panel, heights, plot_method, kwargs)
-            bar = panel.figure.colorbar(surface, ax=panel, label=axis_label(name, self.unit))
-            if plot_method == "contourf":
-                # Left to itself, it would label every few levels, however crooked.
-                bar.set_ticks(MaxNLocator(6))
-                bar.minorticks_off()
-            self.surfaces_.append(surface)
-            self.colorbars_.append(bar)
-            if beyond.any():
-                any_beyond = True
-                where, style = beyond.astype(float), {"colors": "none", "hatches": [HATCH]}
-                panel.contourf(self.xx0, self.xx1, where, [0.5, 1.5], **style)
-            self._draw_boundary(panel)
-            self._draw_points(panel, scatter_kwargs or {})
-            panel.set(xlabel=self.xlabel, ylabel=self.ylabel)
-            panel.set_xlim(self.xx0.min(), self.xx0.max())
-            panel.set_ylim(self.xx1.min(), self.xx1.max())
-            if ax is None:
-                panel.label_outer()
-        middle = panels[len(panels) // 2]
-        # Classes and boundary are the same in all panels.
-        handles, labels = middle.get_legend_handles_labels()
+        heights, beyond = within_range(self.uncertainty._part(check_component(component)))
+        ax = self._axes(ax)
+        from matplotlib.ticker import MaxNLocator
+
+        self.surface_ = self._draw_surface(ax, heights, plot_method, kwargs)
+        label = axis_label(component, self.unit)
+        self.colorbar_ = ax.figure.colorbar(self.surface_, ax=ax, label=label)
+        if plot_method == "contourf":
+            # Left to itself, it would label every few levels, however crooked.
+            self.colorbar_.set_ticks(MaxNLocator(6))
+            self.colorbar_.minorticks_off()
+        if beyond.any():
+            style: Any = {"colors": "none", "hatches": [HATCH]}
+            ax.contourf(self.xx0, self.xx1, beyond.astype(float), [0.5, 1.5], **style)
+        self._draw_boundary(ax)
+        self._draw_points(ax, scatter_kwargs or {})
+        ax.set(xlabel=self.xlabel, ylabel=self.ylabel)
+        ax.set_xlim(self.xx0.min(), self.xx0.max())
+        ax.set_ylim(self.xx1.min(), self.xx1.max())
+        handles, labels = ax.get_legend_handles_labels()
         if self.boundaries_:
             handles.append(self.boundaries_[0].legend_elements()[0][0])
             handles[-1].set_path_effects(_outline())
             labels.append("decision boundary")
-        if any_beyond:
-            handles.append(hatched_patch())
-            labels.append("beyond range")
-        if handles:
-            legend_below(middle, handles, labels, of_figure=ax is None and len(panels) > 1)
-        self.ax_ = panels[0] if isinstance(component, str) else panels
+        self._legend(handles, labels, beyond=beyond.any())
         return self
-
-    def _panels(self, ax: Any, number: int) -> np.ndarray:
-        """Return axes, one for each component."""
-        if ax is None:
-            import matplotlib.pyplot as plt
-
-            size = None if number == 1 else (4.4 * number, 4.2)
-            figure = plt.figure(figsize=size, layout="constrained")
-            ax = figure.subplots(1, number, sharex=True, sharey=True)
-        panels = np.ravel(np.asarray(ax, dtype=object))
-        if len(panels) != number:
-            raise ValueError(
-                f"{number} component(s) need as many axes; got {len(panels)}. Leave ax=None for a "
-                "new figure."
-            )
-        self._axes(panels[0])
-        return panels
 
     def _draw_surface(
         self, ax: Any, heights: np.ndarray, plot_method: str, options: dict[str, Any]
@@ -279,6 +229,7 @@ class UncertaintyMapDisplay(_Display):
 
     def _draw_boundary(self, ax: Any) -> None:
         """Draw where another class takes the lead; with two classes, the lines are the same."""
+        self.boundaries_: list[Any] = []
         if self.lead is None:
             return
         for lead in self.lead if len(self.lead) > 2 else self.lead[:1]:

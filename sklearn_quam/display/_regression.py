@@ -16,10 +16,13 @@ from .._posterior.results import INFINITE
 from ..base._inside import method_and_rows
 from ..metrics._checked import numbers
 from ._asking import axis_values, check_table, check_vector, like_table
-from ._base import BLUE, GIVEN, GREY, HATCH, _Display, check_matplotlib, hatched_patch, legend_below
+from ._base import BLUE, GIVEN, GREY, HATCH, _Display, check_matplotlib
 
 # The root of an infinite variance, except for rounding.
 _INFINITE_STD = 0.999 * np.sqrt(INFINITE)
+
+# Half the width of bands, in standard deviations.
+_N_STD = 2
 
 
 @documented(DISPLAY)
@@ -163,13 +166,11 @@ class RegressionUncertaintyDisplay(_Display):
             **kwargs,
         )
 
-    def plot(self, ax: Any = None, *, n_std: float = 2.0, **kwargs: Any) -> Self:
-        """Draw the mean, the bands and the points.
+    def plot(self, ax: Any = None, **kwargs: Any) -> Self:
+        """Draw the mean, bands of two standard deviations to each side, and the points.
 
         Parameters
         ----------
-        n_std : float
-            Half the width of the bands, in standard deviations; intervals have their own.
         **kwargs : dict
             Arguments of ``ax.plot`` for the mean; the bands have its colour.
         """
@@ -179,28 +180,19 @@ class RegressionUncertaintyDisplay(_Display):
         # What is predicted where nothing is known may be of any size; it would hide the rest.
         (self.line_,) = ax.plot(self.x, np.where(beyond, np.nan, self.mean), **options)
         if self.interval is None:
-            ends = self.mean + n_std * np.stack([-self.total_std, self.total_std])
-            name = f"total (±{n_std:g} sd)"
+            ends = self._band(self.total_std)
+            name = f"total (±{_N_STD} sd)"
         else:
             ends = self.interval.T
             name = "interval" if self.coverage is None else f"{100 * self.coverage:g} % interval"
-        inner = self.mean + n_std * np.stack([-self.epistemic_std, self.epistemic_std])
-        self.bands_ = [
-            ax.fill_between(
-                self.x,
-                *np.where(beyond, np.nan, band),
-                color=self.line_.get_color(),
-                alpha=alpha,
-                linewidth=0,
-                label=label,
-            )
-            for band, alpha, label in (
-                (ends, 0.16, name),
-                (inner, 0.34, f"epistemic (±{n_std:g} sd)"),
-            )
-        ]
+        inner = self._band(self.epistemic_std), 0.34, f"epistemic (±{_N_STD} sd)"
+        self.bands_ = []
+        for band, alpha, label in ((ends, 0.16, name), inner):
+            style: Any = {"color": self.line_.get_color(), "alpha": alpha, "linewidth": 0}
+            band = np.where(beyond, np.nan, band)
+            self.bands_.append(ax.fill_between(self.x, *band, label=label, **style))
         if self.x_train is not None and self.y_train is not None:
-            style: Any = {"color": GIVEN, "s": 14, "alpha": 0.6, "linewidths": 0, "zorder": 2.5}
+            style = {"color": GIVEN, "s": 14, "alpha": 0.6, "linewidths": 0, "zorder": 2.5}
             ax.scatter(self.x_train, self.y_train, label="data", **style)
         ax.margins(x=0)
         self._finish(self.xlabel, self.ylabel)
@@ -213,9 +205,12 @@ class RegressionUncertaintyDisplay(_Display):
             across: Any = {"facecolor": "none", "edgecolor": GREY, "hatch": HATCH, "linewidth": 0}
             place = ax.get_xaxis_transform()
             ax.fill_between(self.x, 0, 1, where=beyond, transform=place, **across)
-            handles, labels = [*handles, hatched_patch()], [*labels, "beyond range"]
-        legend_below(ax, handles, labels)
+        self._legend(handles, labels, beyond=beyond.any())
         return self
+
+    def _band(self, std: np.ndarray) -> np.ndarray:
+        """Return both ends of a band around the mean."""
+        return self.mean + _N_STD * np.stack([-std, std])
 
 
 def _column(feature: Any, names: list[str]) -> int:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from numbers import Integral, Real
-from typing import Any, ClassVar
+from numbers import Real
+from typing import Any
 
 import numpy as np
 from sklearn.base import (
@@ -15,8 +15,8 @@ from sklearn.base import (
     clone,
     is_classifier,
 )
-from sklearn.model_selection import StratifiedShuffleSplit, check_cv
-from sklearn.utils import get_tags
+from sklearn.model_selection import StratifiedShuffleSplit
+from sklearn.utils import get_tags, indexable
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
@@ -24,8 +24,9 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 from .._documented import documented, parsed
 from .._messages import ShortMessages, shown
 from .._network.inputs.rows import from_tensor
-from .._network.inputs.sources import count_rows, some_rows
+from .._network.inputs.sources import count_rows, open_source, some_rows
 from .._typing import RandomState
+from ..base._arguments import allowed, arguments, real
 from ..base._conformal import noise_and_calibration_rows
 from ..base._doubt import DoubtScale
 from ..base._inside import finite, method_and_rows, opened, scored_method_and_rows
@@ -36,9 +37,7 @@ from ._thresholds import conformal_quantile, rows_for_risk, threshold_for_risk
 PARTS = {"auto", "total", "epistemic", "aleatoric"}
 # What has one of these can be asked which rows to reject.
 CLASSIFIER = ("predict_uncertainty", "predict_proba")
-
-
-_ARGUMENTS = parsed(
+ARGUMENTS = parsed(
     """
     Parameters
     ----------
@@ -50,7 +49,8 @@ _ARGUMENTS = parsed(
 )
 
 
-@documented(_ARGUMENTS)
+@documented(ARGUMENTS)
+@arguments
 class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin, BaseEstimator):
     """Predict samples that are not doubtful, and reject the others.
 
@@ -68,36 +68,30 @@ class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin,
     max_risk : float
         Largest share of mistakes among the accepted samples; as many as possible are accepted, and
         ``coverage`` is not used.
-    threshold : float
-        The threshold itself; nothing is chosen then.
     doubt : {"auto", "total", "epistemic", "aleatoric"} or detector
         What is doubtful. "auto" is ``predict_doubt`` of a method of the package; if the method was
         not fitted with ``X_val``, half of the samples held out here measure doubt, and the other
-        half chooses the threshold. For other classifiers, and where nothing is held out, it is
-        1 - max p. Else a part of the uncertainty, or minus ``score_samples`` of a detector, which
-        is cloned and fitted to the same samples.
+        half chooses the threshold. For other classifiers it is 1 - max p. Else a part of the
+        uncertainty, or minus ``score_samples`` of a detector, which is cloned and fitted to the
+        same samples.
     confidence : float
         With ``max_risk``: the probability, over the held-out samples, that the risk of new samples
-        is at most ``max_risk``. It holds where samples are held out once (``cv`` a float or
-        "prefit").
-    cv : int, splitter, float or "prefit"
-        Which samples are held out: a random share; the folds of a cross-validation, after which
-        the estimator is fitted to all samples; or, with "prefit", all samples passed to `fit`, for
-        an estimator that is fitted already. **A given network has seen its training data**,
+        is at most ``max_risk``.
+    cv : float or "prefit"
+        Which samples are held out: a random share; or, with "prefit", all samples passed to `fit`,
+        for an estimator that is fitted already. **A given network has seen its training data**,
         whatever is held out here: use "prefit" and other samples, or let the estimator train its
         network. A `SeenRowsWarning` says so.
-    reject_label : object
-        What `predict` returns for rejected samples; None means "reject" where labels are text,
-        else -1, or a lower number where -1 is a class.
     random_state : int, RandomState instance or None
-        Chooses the held-out samples if ``cv`` is a float.
+        Chooses the held-out samples if ``cv`` is a share.
 
     Attributes
     ----------
     estimator_ : estimator
         The fitted estimator.
-    reject_label_ : object
-        What `predict` returns for rejected samples.
+    reject_label_ : int or str
+        What `predict` returns for rejected samples: "reject" where labels are text, else -1, or a
+        lower number where -1 is a class.
     detector_ : estimator or None
         The fitted detector.
     known_rows_ : ndarray of shape (n_known, 2) or None
@@ -107,7 +101,7 @@ class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin,
     threshold_ : float
         Samples whose doubt is above it are rejected.
     coverage_ : float
-        Share of the held-out samples that are accepted; NaN where none was held out.
+        Share of the held-out samples that are accepted.
     risk_ : float
         Share of mistakes among them; NaN where there are none.
 
@@ -129,44 +123,13 @@ class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin,
     True
     """
 
-    _parameter_constraints: ClassVar[dict] = {
-        "estimator": [HasMethods(["fit", "predict"])],
-        "coverage": [Interval(Real, 0, 1, closed="right")],
-        "max_risk": [Interval(Real, 0, 1, closed="neither"), None],
-        "threshold": [Real, None],
-        "doubt": [StrOptions(PARTS), HasMethods(["fit", "score_samples"])],
-        "confidence": [Interval(Real, 0, 1, closed="neither")],
-        "cv": [
-            StrOptions({"prefit"}),
-            Interval(Integral, 2, None, closed="left"),
-            Interval(Real, 0, 1, closed="neither"),
-            HasMethods(["split"]),
-        ],
-        "random_state": ["random_state"],
-    }
-
-    def __init__(
-        self,
-        estimator: Any,
-        *,
-        coverage: float = 0.9,
-        max_risk: float | None = None,
-        threshold: float | None = None,
-        doubt: Any = "auto",
-        confidence: float = 0.9,
-        cv: Any = 0.25,
-        reject_label: Any = None,
-        random_state: RandomState = None,
-    ) -> None:
-        self.estimator = estimator
-        self.coverage = coverage
-        self.max_risk = max_risk
-        self.threshold = threshold
-        self.doubt = doubt
-        self.confidence = confidence
-        self.cv = cv
-        self.reject_label = reject_label
-        self.random_state = random_state
+    estimator: Any = allowed(HasMethods(["fit", "predict"]), kw_only=False)
+    coverage: float = real(default=0.9, below=1, closed="right")
+    max_risk: float | None = allowed(Interval(Real, 0, 1, closed="neither"), None, default=None)
+    doubt: Any = allowed(StrOptions(PARTS), HasMethods(["fit", "score_samples"]), default="auto")
+    confidence: float = real(default=0.9, below=1)
+    cv: Any = allowed(StrOptions({"prefit"}), Interval(Real, 0, 1, closed="neither"), default=0.25)
+    random_state: RandomState = allowed("random_state", default=None)
 
     @_fit_context(prefer_skip_nested_validation=False)
     def fit(self, X: Any, y: Any, **fit_params: Any) -> Any:
@@ -177,60 +140,55 @@ class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin,
         X : array-like of shape (n_samples, ...)
             Training data; with ``cv="prefit"``, samples that the estimator was not fitted to.
         **fit_params : dict
-            Arguments of the estimator's ``fit``; not where samples are held out in folds.
-
-        Returns
-        -------
-        self : object
-            The fitted classifier.
+            Arguments of the estimator's ``fit``.
         """
         self._check_estimator()
         y = column_or_1d(from_tensor(y), warn=True)
         check_classification_targets(y)
-        if self.max_risk is not None and self.threshold is not None:
-            raise ValueError("max_risk chooses a threshold: pass one of max_risk and threshold.")
-        if isinstance(self.cv, (str, bytes)) and self.cv != "prefit":
-            # Texts have a method split, too.
-            raise ValueError(
-                f"cv={shown(self.cv)} is not understood: pass a share of the rows such as 0.25, a "
-                "number of folds, a splitter of scikit-learn, or 'prefit'."
-            )
-        if np.ndim(self.reject_label):
-            raise ValueError(f"reject_label={shown(self.reject_label)} is no single label.")
-        self.known_rows_: np.ndarray | None = None
         if self.cv == "prefit":
             check_is_fitted(self._inside())
             self.estimator_, self.detector_ = self.estimator, self._given_detector()
-            doubt, right = self._judge_held_out(X, y)
-        elif self.threshold is not None:
-            self._fit_both(X, y, **fit_params)
-            doubt, right = np.empty(0), np.empty(0, dtype=bool)
-        elif isinstance(self.cv, Real) and not isinstance(self.cv, Integral):
-            split = StratifiedShuffleSplit(1, test_size=self.cv, random_state=self.random_state)
-            warn_about_held_out_rows(self._inside())
-            ((fit, held_out),) = self._splits(split, X, y)
-            self._fit_both(*_some(X, y, fit), **fit_params)
-            doubt, right = self._judge_held_out(*_some(X, y, held_out))
         else:
-            doubt, right = self._judge_folds(X, y)
-            self._fit_both(X, y, **fit_params)
+            warn_about_held_out_rows(self._inside())
+            X = indexable(from_tensor(X))[0] if open_source(X) is None else X
+            fit, held_out = self._split(X, y)
+            known, labels = some_rows(X, fit), y[fit]
+            self.estimator_ = clone(self.estimator).fit(known, labels, **fit_params)
+            given = isinstance(self.doubt, str)
+            self.detector_ = None if given else clone(self.doubt).fit(known, labels)
+            X, y = some_rows(X, held_out), y[held_out]
         self.classes_ = self.estimator_.classes_
-        self.reject_label_ = self.reject_label
-        if self.reject_label is None:
-            numbers = self.classes_.dtype.kind in "biuf"
-            self.reject_label_ = min(-1, int(self.classes_.min()) - 1) if numbers else "reject"
-        if self.reject_label_ in self.classes_.tolist():
-            raise ValueError(
-                f"reject_label={shown(self.reject_label_)} is one of the classes: pass another one."
-            )
+        self.reject_label_ = self._unused_label()
         for name in ("n_features_in_", "feature_names_in_"):
             if hasattr(self.estimator_, name):
                 setattr(self, name, getattr(self.estimator_, name))
+        doubt, right = self._judge(X, y)
+        self.known_rows_: np.ndarray | None = None
+        if doubt.ndim > 1 and doubt[:, 1].any():
+            measure, choose = noise_and_calibration_rows(len(doubt))
+            self.known_rows_, doubt, right = doubt[measure], doubt[choose], right[choose]
+        doubt = self._measured(doubt)
         self.threshold_ = self._choose_threshold(doubt, right)
         kept = doubt <= self.threshold_
-        self.coverage_ = float(kept.mean()) if len(kept) else math.nan
+        self.coverage_ = float(kept.mean())
         self.risk_ = float(1 - right[kept].mean()) if kept.any() else math.nan
         return self
+
+    def _split(self, X: Any, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return which samples are fitted to, and which are held out."""
+        split = StratifiedShuffleSplit(1, test_size=self.cv, random_state=self.random_state)
+        try:
+            return next(split.split(np.zeros(count_rows(X)), y))
+        except ValueError as error:
+            raise ValueError(f"cv={shown(self.cv)} cannot split these rows: {error}") from error
+
+    def _unused_label(self) -> int | str:
+        """Return what `predict` returns for rejected samples."""
+        if self.classes_.dtype.kind in "biuf":
+            return min(-1, int(self.classes_.min()) - 1)
+        if "reject" in self.classes_.tolist():
+            raise ValueError("A class is called 'reject', as rejected samples are: rename it.")
+        return "reject"
 
     def _inside(self) -> Any:
         """Return the classifier inside of pipelines and searches."""
@@ -247,10 +205,6 @@ class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin,
         """Return whether doubt is a part of the uncertainty."""
         return isinstance(self.doubt, str) and self.doubt != "auto"
 
-    def _fit_both(self, X: Any, y: Any, **fit_params: Any) -> None:
-        self.estimator_ = clone(self.estimator).fit(X, y, **fit_params)
-        self.detector_ = None if isinstance(self.doubt, str) else clone(self.doubt).fit(X, y)
-
     def _given_detector(self) -> Any:
         if isinstance(self.doubt, str):
             return None
@@ -263,14 +217,6 @@ class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin,
         answer, doubt = self._answers(X)
         return doubt, np.asarray(answer) == np.asarray(y)
 
-    def _judge_held_out(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Return doubt of the samples that choose the threshold; others may measure it."""
-        doubt, right = self._judge(X, y)
-        if doubt.ndim > 1 and doubt[:, 1].any():
-            measure, choose = noise_and_calibration_rows(len(doubt))
-            self.known_rows_, doubt, right = doubt[measure], doubt[choose], right[choose]
-        return self._measured(doubt), right
-
     def _measured(self, doubt: np.ndarray) -> np.ndarray:
         """Return the doubt of each sample as a number."""
         if doubt.ndim == 1:
@@ -278,27 +224,6 @@ class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin,
         if self.known_rows_ is None:
             return doubt[:, 0]
         return DoubtScale.fit(*self.known_rows_.T).share(*doubt.T)
-
-    def _judge_folds(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
-        found = []
-        folds = check_cv(self.cv, np.asarray(y), classifier=True)
-        for fit, held_out in self._splits(folds, X, y):
-            self._fit_both(*_some(X, y, fit))
-            found.append(self._judge(*_some(X, y, held_out)))
-        doubt, right = (np.concatenate(part) for part in zip(*found, strict=True))
-        self.known_rows_ = doubt if doubt.ndim > 1 else None
-        return self._measured(doubt), right
-
-    def _splits(self, splitter: Any, X: Any, y: Any) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Return training and held-out samples of each split."""
-        n_rows = count_rows(X)
-        try:
-            found = list(splitter.split(np.zeros(n_rows), np.asarray(y)))
-        except ValueError as error:
-            raise ValueError(f"cv={shown(self.cv)} cannot split these rows: {error}") from error
-        if not found or not all(len(held_out) for _, held_out in found):
-            raise ValueError(f"cv={shown(self.cv)} holds out none of the {n_rows} rows.")
-        return found
 
     def _answers(self, X: Any) -> tuple[np.ndarray, np.ndarray]:
         """Return predictions with their doubt: a number, or risk and epistemic uncertainty."""
@@ -317,8 +242,6 @@ class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin,
         return method._decide(proba), doubt
 
     def _choose_threshold(self, doubt: np.ndarray, right: np.ndarray) -> float:
-        if self.threshold is not None:
-            return float(self.threshold)
         order = np.argsort(doubt)
         doubt, right = doubt[order], right[order]
         if self.max_risk is None:
@@ -359,14 +282,14 @@ class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin,
         Returns
         -------
         ndarray of shape (n_samples,)
-            Of type object where no other holds both, such as text and a number.
+            Labels.
         """
         check_is_fitted(self)
         answer, doubt = self._answers(X)
         answer = np.asarray(answer)
-        label = np.asarray(self.reject_label_)
-        if not _fit_together(answer.dtype, label.dtype):
+        if answer.dtype == np.uint64:  # signed numbers have only floats in common with it
             answer = answer.astype(object)
+        label = np.asarray(self.reject_label_)
         return np.where(self._measured(doubt) <= self.threshold_, answer, label)
 
     def __sklearn_tags__(self) -> Any:
@@ -406,16 +329,3 @@ class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin,
             return math.nan
         weights = None if sample_weight is None else np.asarray(sample_weight)[kept]
         return float(np.average(right[kept], weights=weights))
-
-
-def _fit_together(labels: np.dtype, label: np.dtype) -> bool:
-    """Return whether an array of numbers, or of texts, can hold both unchanged."""
-    if (labels.kind == "U") != (label.kind == "U"):
-        return False
-    common = np.result_type(labels, label)
-    # Signed and unsigned numbers of 64 bits have only a float in common, which rounds both.
-    return common.kind != "f" or "f" in (labels.kind, label.kind)
-
-
-def _some(X: Any, y: Any, rows: np.ndarray) -> tuple[Any, Any]:
-    return some_rows(X, rows), some_rows(y, rows)

@@ -6,14 +6,15 @@ Arguments: doubt of held-out samples in increasing order, and whether their answ
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 
 import numpy as np
 from scipy.stats import beta
 
 # Shares of accepted samples that `max_risk` chooses from: few, because they share the error.
 _N_SHARES = 20
-# Samples that a warning may ask for, as a multiple of those there are.
-_MAX_FACTOR = 2.0**20
+# Samples that a warning may ask for, as multiples of those there are: up to a million times.
+_FACTORS = np.geomspace(1, 2**20, 1400)
 
 
 def conformal_quantile(doubt: np.ndarray, coverage: float) -> float:
@@ -51,16 +52,10 @@ def rows_for_risk(
             for n_kept, n_wrong in kept
         )
 
-    high = 1.0
-    while not suffices(high):
-        high *= 2
-        if high > _MAX_FACTOR:
-            return None
-    low = high / 2
-    while high / low > 1.01:
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if suffices(middle) else (middle, high)
-    needed = high * len(doubt)
+    place = bisect_left(_FACTORS, True, key=suffices)
+    if place == len(_FACTORS):
+        return None
+    needed = _FACTORS[place] * len(doubt)
     unit = 10 ** max(math.floor(math.log10(needed)) - 1, 0)
     return math.ceil(needed / unit) * unit
 

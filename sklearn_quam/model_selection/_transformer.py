@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, TransformerMixin, _fit_context, clone
 from sklearn.utils import get_tags
-from sklearn.utils._param_validation import HasMethods, StrOptions
+from sklearn.utils._param_validation import HasMethods
 from sklearn.utils.validation import check_is_fitted
 
+from .._documented import documented
 from .._messages import ShortMessages
 from .._posterior.results import COMPONENTS
+from ..base._arguments import allowed, arguments
 from ..base._inside import method_and_rows, opened
+from ._reject import ARGUMENTS
 
 
+@documented(ARGUMENTS)
+@arguments
 class UncertaintyTransformer(ShortMessages, MetaEstimatorMixin, TransformerMixin, BaseEstimator):
     """Transform samples into the uncertainties of a method: columns for the next model.
 
@@ -48,14 +53,8 @@ class UncertaintyTransformer(ShortMessages, MetaEstimatorMixin, TransformerMixin
     ['aleatoric', 'epistemic']
     """
 
-    _parameter_constraints: ClassVar[dict] = {
-        "estimator": [HasMethods(["fit", "predict"])],
-        "components": [list, tuple, StrOptions(set(COMPONENTS))],
-    }
-
-    def __init__(self, estimator: Any, *, components: Any = ("aleatoric", "epistemic")) -> None:
-        self.estimator = estimator
-        self.components = components
+    estimator: Any = allowed(HasMethods(["fit", "predict"]), kw_only=False)
+    components: Any = allowed(list, tuple, default=("aleatoric", "epistemic"))
 
     @_fit_context(prefer_skip_nested_validation=False)
     def fit(self, X: Any, y: Any = None, **fit_params: Any) -> Any:
@@ -65,17 +64,10 @@ class UncertaintyTransformer(ShortMessages, MetaEstimatorMixin, TransformerMixin
         ----------
         X : array-like of shape (n_samples, ...)
             Training data.
-        y : array-like of shape (n_samples,), default=None
-            Its targets.
         **fit_params : dict
             Arguments of the method's ``fit``, such as ``X_val``.
-
-        Returns
-        -------
-        self : object
-            The fitted transformer.
         """
-        unknown = [name for name in self._names() if name not in COMPONENTS]
+        unknown = [name for name in self.components if name not in COMPONENTS]
         if unknown:
             raise ValueError(f"components must be among {COMPONENTS}; got {unknown[0]!r}.")
         opened(self.estimator)
@@ -88,11 +80,6 @@ class UncertaintyTransformer(ShortMessages, MetaEstimatorMixin, TransformerMixin
     def transform(self, X: Any) -> np.ndarray:
         """Return uncertainties.
 
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, ...)
-            Samples like those of the training data.
-
         Returns
         -------
         ndarray of shape (n_samples, n_components)
@@ -101,7 +88,7 @@ class UncertaintyTransformer(ShortMessages, MetaEstimatorMixin, TransformerMixin
         check_is_fitted(self)
         method, rows = method_and_rows(self.estimator_, X)
         uncertainty = method.predict_uncertainty(rows)
-        return np.column_stack([uncertainty._part(name) for name in self._names()])
+        return np.column_stack([uncertainty._part(name) for name in self.components])
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:  # noqa: ARG002
         """Return the names of the columns.
@@ -117,11 +104,7 @@ class UncertaintyTransformer(ShortMessages, MetaEstimatorMixin, TransformerMixin
             The components.
         """
         check_is_fitted(self)
-        return np.array(self._names(), dtype=object)
-
-    def _names(self) -> tuple[str, ...]:
-        found = self.components
-        return (found,) if isinstance(found, str) else tuple(found)
+        return np.array(self.components, dtype=object)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

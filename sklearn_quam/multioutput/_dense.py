@@ -4,25 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from numbers import Integral
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
-from sklearn.base import BaseEstimator, MetaEstimatorMixin, _fit_context, clone
+from sklearn.base import _fit_context, clone
 from sklearn.utils import check_random_state
-from sklearn.utils._param_validation import HasMethods, Interval
+from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
 
 from .._documented import documented
-from .._messages import ShortMessages
 from .._network.inputs.rows import Inputs, Source, from_tensor
-from .._network.limits import batches, computing, short_passes
+from .._network.limits import batches, computing
 from .._posterior.results import Uncertainty
 from .._typing import RandomState
-from ._head import SHARED, open_rows, split_head, targets_of
+from ..base._arguments import allowed, arguments
+from ._head import SHARED, HeadClassifier, open_rows, targets_of
 
 
 @documented(SHARED)
-class DenseClassifier(ShortMessages, MetaEstimatorMixin, BaseEstimator):
+@arguments
+class DenseClassifier(HeadClassifier):
     """Uncertainty of networks that classify every pixel of a picture, or every token of a text.
 
     The inputs of the last layer, a linear layer or a convolution, are features of each place, and a
@@ -75,25 +76,11 @@ class DenseClassifier(ShortMessages, MetaEstimatorMixin, BaseEstimator):
     (8,)
     """
 
-    _parameter_constraints: ClassVar[dict] = {
-        "estimator": [HasMethods(["fit", "predict_uncertainty", "get_params"])],
-        "max_places": [Interval(Integral, 1, None, closed="left"), None],
-        "ignore_label": [Integral],
-        "random_state": ["random_state"],
-    }
-
-    def __init__(
-        self,
-        estimator: Any,
-        *,
-        max_places: int | None = 100_000,
-        ignore_label: int = -100,
-        random_state: RandomState = None,
-    ) -> None:
-        self.estimator = estimator
-        self.max_places = max_places
-        self.ignore_label = ignore_label
-        self.random_state = random_state
+    max_places: int | None = allowed(
+        Interval(Integral, 1, None, closed="left"), None, default=100_000
+    )
+    ignore_label: int = allowed(Integral, default=-100)
+    random_state: RandomState = allowed("random_state", default=None)
 
     @_fit_context(prefer_skip_nested_validation=False)
     def fit(self, X: Any, y: Any = None, *, mask: Any = None) -> Any:
@@ -103,14 +90,8 @@ class DenseClassifier(ShortMessages, MetaEstimatorMixin, BaseEstimator):
         ----------
         y : array-like of shape (n_samples, ...), default=None
             A label for each place; None takes them from a data set.
-
-        Returns
-        -------
-        self : object
-            The fitted estimator.
         """
-        est = clone(self.estimator)
-        given = est.get_params(deep=False)
+        est, given = clone(self.estimator), self._given
         if given.get("parameters", "auto") not in ("auto", "last_layer"):
             raise ValueError(
                 f"parameters={given['parameters']!r}, but places are rows of the last layer alone: "
@@ -118,10 +99,8 @@ class DenseClassifier(ShortMessages, MetaEstimatorMixin, BaseEstimator):
             )
         source = open_rows(X)
         labels = np.asarray(from_tensor(targets_of(source, y)))
-        with computing(), short_passes(given.get("memory_limit")):
-            self._reader, self.head_ = split_head(
-                given["estimator"], source, given.get("output"), given.get("device")
-            )
+        self.head_ = self._take_apart(given["estimator"], source)
+        with computing(), self._short_passes():
             most = self.max_places if "n_training_rows" in given else None
             features, found = self._training_places(source, labels, mask, most)
         own: dict[str, Any] = {"output": None} if "output" in given else {}
@@ -175,7 +154,7 @@ class DenseClassifier(ShortMessages, MetaEstimatorMixin, BaseEstimator):
         check_is_fitted(self)
         est, found = self.estimator_, []
         stored = self._reader.rows(open_rows(X))
-        with short_passes(est.get_params(deep=False).get("memory_limit")):
+        with self._short_passes():
             for rows in batches(stored):
                 inputs = stored[rows]
                 features = self._reader(inputs).cpu().numpy()

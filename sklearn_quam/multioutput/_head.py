@@ -9,17 +9,22 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.base import BaseEstimator, MetaEstimatorMixin
+from sklearn.utils._param_validation import HasMethods
 from torch import Tensor, nn
 from torch.nn import functional
 
 from .._documented import parsed
+from .._messages import ShortMessages
 from .._network.adapters import module_of
 from .._network.inputs.items import StoredDataset
 from .._network.inputs.rows import Inputs, Source, StoredRows, from_tensor
 from .._network.inputs.sources import StoredArrays, open_source
-from .._network.limits import peak_bytes
+from .._network.limits import computing, peak_bytes, short_passes
 from .._network.outputs import InvalidOutputError, NetworkErrors, first, picked
 from .._network.reference import cannot_process, first_run, in_order
+from ..base._arguments import allowed, arguments
+from ..ood._core.reading import run_noting
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 # What may stand behind the last layer: it changes sizes of maps, and commutes with the layer as
@@ -71,14 +76,40 @@ class FeatureReader:
     def __call__(self, inputs: Inputs) -> Tensor:
         """Return the inputs of the last layer, (n_rows, ..., n_features), at each place."""
         rows = inputs.at_least_two()
-        with torch.no_grad(), NetworkErrors(partial(cannot_process, inputs)):
-            noted, _ = _noted(self.module, rows, [self.last])
-        taken, _ = noted[self.last]
-        features = _features(self.module.get_submodule(self.last), taken)
+        with NetworkErrors(partial(cannot_process, inputs)):
+            noted, _ = run_noting(self.module, rows, [self.last])
+        features = _features(self.module.get_submodule(self.last), noted[self.last][0])
         if self.resize is not None:
             maps = functional.interpolate(features.movedim(-1, 1), self.size, **self.resize)
             features = maps.movedim(1, -1)
         return features[: len(inputs)]
+
+
+@arguments
+class HeadClassifier(ShortMessages, MetaEstimatorMixin, BaseEstimator):
+    """Asks the wrapped estimator about features of a network."""
+
+    estimator: Any = allowed(
+        HasMethods(["fit", "predict_uncertainty", "get_params"]), kw_only=False
+    )
+
+    @property
+    def _given(self) -> dict[str, Any]:
+        """The arguments of the wrapped estimator."""
+        return self.estimator.get_params(deep=False)
+
+    def _short_passes(self) -> Any:
+        """Return a context in which the network is run on as many samples as memory allows."""
+        return short_passes(self._given.get("memory_limit"))
+
+    def _take_apart(self, estimator: Any, source: Source) -> nn.Linear:
+        """Keep what reads features, and return the last layer as a linear one of these."""
+        given = self._given
+        with computing(), self._short_passes():
+            options = given.get("output"), given.get("device")
+            reader, head = split_head(estimator, source, *options)
+        self._reader = reader
+        return head
 
 
 def open_rows(X: Any) -> Source:
@@ -110,8 +141,8 @@ def split_head(
         for name, part in module.named_modules()
         if isinstance(part, (nn.Linear, *_CONVOLUTIONS))
     ]
-    with torch.no_grad(), NetworkErrors(partial(cannot_process, rows)):
-        noted, returned = _noted(module, rows, layers)
+    with NetworkErrors(partial(cannot_process, rows)):
+        noted, returned = run_noting(module, rows, layers)
         scores = first(picked(returned, output))
     for name in reversed(noted):
         layer, (taken, made) = module.get_submodule(name), noted[name]
@@ -129,27 +160,6 @@ def split_head(
         "nothing behind it but a softmax, a sigmoid or a resize. Pass a module without what "
         "stands behind that layer; output= says which of several outputs is meant."
     )
-
-
-def _noted(
-    module: nn.Module, rows: Inputs, names: list[str]
-) -> tuple[dict[str, tuple[Tensor, Tensor]], Any]:
-    """Return what layers take and return, in the order in which they run, and the output."""
-    noted: dict[str, tuple[Tensor, Tensor]] = {}
-
-    def note(name: str) -> Callable[..., None]:
-        def hook(_: nn.Module, args: tuple, made: Tensor) -> None:
-            noted.pop(name, None)
-            noted[name] = args[0], made
-
-        return hook
-
-    handles = [module.get_submodule(name).register_forward_hook(note(name)) for name in names]
-    try:
-        return noted, module(*rows.parts)
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _behind(made: Tensor, scores: Any, axis: int) -> tuple[dict[str, Any] | None, str] | None:

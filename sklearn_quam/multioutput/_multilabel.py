@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
-from sklearn.base import BaseEstimator, MetaEstimatorMixin, _fit_context, clone
-from sklearn.utils._param_validation import HasMethods
+from sklearn.base import _fit_context, clone
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
 from .._documented import documented
-from .._messages import ShortMessages
 from .._network.adapters import module_of, split_pipeline
 from .._network.inputs.rows import from_tensor
-from .._network.limits import batches, computing, short_passes
+from .._network.limits import batches, computing
 from .._posterior.results import Uncertainty
-from ._head import SHARED, open_rows, split_head, targets_of
+from ._head import SHARED, HeadClassifier, open_rows, targets_of
 
 # What a network with a single score returns, by what stands behind its last layer.
 _LINKS = {"nothing": "binary_logit", "sigmoid": "probability"}
 
 
 @documented(SHARED)
-class MultiLabelClassifier(ShortMessages, MetaEstimatorMixin, BaseEstimator):
+class MultiLabelClassifier(HeadClassifier):
     """Uncertainty of networks that decide for each of several labels whether a sample has it.
 
     Each label is a question of its own with two answers: its numbers are those of the wrapped
@@ -66,13 +64,6 @@ class MultiLabelClassifier(ShortMessages, MetaEstimatorMixin, BaseEstimator):
     (50,)
     """
 
-    _parameter_constraints: ClassVar[dict] = {
-        "estimator": [HasMethods(["fit", "predict_uncertainty", "get_params"])],
-    }
-
-    def __init__(self, estimator: Any) -> None:
-        self.estimator = estimator
-
     @_fit_context(prefer_skip_nested_validation=False)
     def fit(
         self,
@@ -95,14 +86,8 @@ class MultiLabelClassifier(ShortMessages, MetaEstimatorMixin, BaseEstimator):
             Held-out samples, which calibrate `predict_set` for each label.
         y_val : array-like of shape (n_val, n_labels), default=None
             Their labels.
-
-        Returns
-        -------
-        self : object
-            The fitted estimator.
         """
-        given = self.estimator.get_params(deep=False)
-        transformers, network = split_pipeline(given["estimator"])
+        transformers, network = split_pipeline(self._given["estimator"])
         if transformers is not None:
             raise TypeError(
                 "The network is behind transformers. Pass the network alone, and rows as the "
@@ -112,10 +97,7 @@ class MultiLabelClassifier(ShortMessages, MetaEstimatorMixin, BaseEstimator):
             raise ValueError("X_val and y_val go together: pass both or neither.")
         source = open_rows(X)
         y = targets_of(source, y)
-        with computing(), short_passes(given.get("memory_limit")):
-            self._reader, head = split_head(
-                network, source, given.get("output"), given.get("device")
-            )
+        head = self._take_apart(network, source)
         self.n_labels_ = head.out_features
         y = _as_labels(y, self.n_labels_)
         y_val = None if y_val is None else _as_labels(y_val, self.n_labels_)
@@ -163,7 +145,7 @@ class MultiLabelClassifier(ShortMessages, MetaEstimatorMixin, BaseEstimator):
         if not self._head_alone:
             return X
         stored = self._reader.rows(open_rows(X))
-        with computing(), short_passes(self.estimator.get_params(deep=False).get("memory_limit")):
+        with computing(), self._short_passes():
             parts = [self._reader(stored[rows]).cpu().numpy() for rows in batches(stored)]
         return np.concatenate(parts)
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import Any, Self
 
 import numpy as np
 from scipy.sparse import issparse
-from sklearn.base import _fit_context, clone
+from sklearn.base import BaseEstimator, _fit_context, clone
 from sklearn.model_selection import train_test_split
 from sklearn.pipeline import _name_estimators
 from sklearn.utils import check_consistent_length, check_random_state
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import _BaseComposition
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -20,13 +19,15 @@ from .._documented import DETECTOR, documented
 from .._messages import ShortMessages
 from .._network.inputs.rows import from_tensor
 from .._network.inputs.sources import count_rows, open_source, some_rows
-from .._typing import RandomState
+from ..base._arguments import allowed, arguments
 from ..base._doubt import DoubtScale
 from ..base._inside import method_and_rows, opened
-from ._core.fitted import CONTAMINATION, Thresholded, offset_of
+from ._core.fitted import Thresholded
 
 # Share of the least normal known samples, whose spread is the unit beyond all of them.
 _TAIL = 0.1
+# Share of the training samples that p-values are taken from, and how many at most.
+_HELD_OUT, _MAX_KNOWN = 0.2, 1000
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +36,16 @@ class _Ranks:
 
     known: np.ndarray
     unit: float
+
+    @classmethod
+    def of(cls, scores: np.ndarray) -> Self:
+        """Return the ranks among scores of known samples."""
+        known = np.sort(scores[np.isfinite(scores)])
+        if not len(known):
+            raise ValueError("A detector has no finite score for any of the known samples.")
+        last = known[int(_TAIL * (len(known) - 1))]
+        tail = known[known <= last]
+        return cls(known, float((last - tail).mean()) or float(np.ptp(known)) or 1.0)
 
     def log_p_values(self, scores: np.ndarray) -> np.ndarray:
         """Return logarithms of the share of known samples with scores as low."""
@@ -45,18 +56,8 @@ class _Ranks:
         return rarity - np.log1p(excess / self.unit)
 
 
-def _ranks(scores: np.ndarray) -> _Ranks:
-    known = np.sort(scores[np.isfinite(scores)])
-    if not len(known):
-        raise ValueError("A detector has no finite score for any of the known samples.")
-    last = known[int(_TAIL * (len(known) - 1))]
-    tail = known[known <= last]
-    spread = float((last - tail).mean()) or float(np.ptp(known)) or 1.0
-    return _Ranks(known, spread)
-
-
-def _as_rows(X: Any) -> Any:
-    """Return samples that can be indexed; all else is left to the detectors."""
+def _as_rows(X: Any, name: str = "X") -> Any:
+    """Return samples, or labels, that can be indexed; all else is left to the detectors."""
     if open_source(X) is not None:
         return X
     X = from_tensor(X)
@@ -64,22 +65,14 @@ def _as_rows(X: Any) -> Any:
         return X.tocsr()
     if hasattr(X, "iloc"):
         return X
-    X = _as_array(X, "X")
-    if X.ndim == 1 and X.dtype.kind in "biuf":
-        raise ValueError(
-            "Expected rows, got a vector. Reshape your data: X.reshape(1, -1) is a single row."
-        )
-    return X
-
-
-def _as_array(values: Any, name: str) -> np.ndarray:
     try:
-        return np.asarray(values)
+        return np.asarray(X)
     except ValueError as error:
         raise ValueError(f"The rows of {name} are not of the same length.") from error
 
 
 @documented(DETECTOR._replace(attributes={}))
+@arguments
 class CombinedDetector(ShortMessages, Thresholded, _BaseComposition):
     """Score samples by several detectors together.
 
@@ -92,14 +85,10 @@ class CombinedDetector(ShortMessages, Thresholded, _BaseComposition):
     detectors : list of estimators
         Estimators with ``score_samples``: methods and detectors of the package, outlier detectors
         of scikit-learn, pipelines that end in one of these. Each is cloned and fitted; given
-        networks stay as they are, and ``FrozenEstimator(detector)`` is not fitted again.
+        networks stay as they are, and ``FrozenEstimator(detector)`` is not fitted again. Their
+        arguments are named like the steps of ``make_pipeline``: ``quamclassifier__temperature``.
     combine : {"fisher", "max"}
         "fisher" adds the logarithms of all p-values; "max" takes the smallest p-value.
-    validation_fraction : float
-        Share of the training samples that is held out from the detectors to take p-values from.
-        Not used where `fit` gets ``X_val``.
-    max_rows : int
-        Known samples that p-values are taken from, at most.
     random_state : int, RandomState instance or None
         Chooses the samples that are held out.
 
@@ -123,31 +112,8 @@ class CombinedDetector(ShortMessages, Thresholded, _BaseComposition):
     array([ 1, -1])
     """
 
-    _parameter_constraints: ClassVar[dict] = {
-        "detectors": [list, tuple],
-        "combine": [StrOptions({"fisher", "max"})],
-        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
-        "max_rows": [Interval(Integral, 1, None, closed="left")],
-        "contamination": CONTAMINATION,
-        "random_state": ["random_state"],
-    }
-
-    def __init__(
-        self,
-        detectors: Any,
-        *,
-        combine: str = "fisher",
-        validation_fraction: float = 0.2,
-        max_rows: int = 1000,
-        contamination: float = 0.05,
-        random_state: RandomState = None,
-    ) -> None:
-        self.detectors = detectors
-        self.combine = combine
-        self.validation_fraction = validation_fraction
-        self.max_rows = max_rows
-        self.contamination = contamination
-        self.random_state = random_state
+    detectors: Any = allowed(list, tuple, kw_only=False)
+    combine: str = allowed(StrOptions({"fisher", "max"}), default="fisher")
 
     @property
     def _named(self) -> list[tuple[str, Any]]:
@@ -159,36 +125,14 @@ class CombinedDetector(ShortMessages, Thresholded, _BaseComposition):
     def _named(self, named: list[tuple[str, Any]]) -> None:
         self.detectors = [detector for _, detector in named]
 
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the constructor's arguments.
-
-        Parameters
-        ----------
-        deep : bool
-            Whether to include the detectors and their arguments, named like the steps of
-            ``make_pipeline``: ``quamclassifier__temperature``.
-
-        Returns
-        -------
-        dict
-            Names and values.
-        """
+    def get_params(self, deep: bool = True) -> dict[str, Any]:  # noqa: D102
         return self._get_params("_named", deep=deep)
 
-    def set_params(self, **params: Any) -> Any:
-        """Set constructor arguments.
-
-        Parameters
-        ----------
-        **params : dict
-            Names and values, as `get_params` returns them.
-
-        Returns
-        -------
-        self : object
-            The detector itself.
-        """
+    def set_params(self, **params: Any) -> Any:  # noqa: D102
         return self._set_params("_named", **params)
+
+    get_params.__doc__ = BaseEstimator.get_params.__doc__
+    set_params.__doc__ = BaseEstimator.set_params.__doc__
 
     @_fit_context(prefer_skip_nested_validation=False)
     def fit(
@@ -208,24 +152,18 @@ class CombinedDetector(ShortMessages, Thresholded, _BaseComposition):
         y : array-like of shape (n_samples,)
             Labels, for detectors that need them.
         X_val : array-like of shape (n_val, ...)
-            Known samples to take p-values from, best those that no network was trained on. None
-            holds out samples of X, which a given network has seen nevertheless, so that there is
-            no `predict_doubt`.
+            Known samples, up to 1000 of which p-values are taken from, best those that no network
+            was trained on. None holds out a fifth of X, which a given network has seen
+            nevertheless, so that there is no `predict_doubt`.
         y_val : array-like of shape (n_val,)
             Not used; methods and other detectors have it.
-
-        Returns
-        -------
-        self : object
-            The fitted detector.
         """
         if not self.detectors:
             raise ValueError("detectors is empty: there is nothing to combine.")
         for detector in self.detectors:
             opened(detector, "score_samples")
         self.__dict__.pop("detectors_", None)
-        X, y = _as_rows(X), from_tensor(y)
-        y = y if y is None or hasattr(y, "iloc") else _as_array(y, "y")
+        X, y = _as_rows(X), None if y is None else _as_rows(y, "y")
         self._check_features(X, reset=True)
         rng = check_random_state(self.random_state)
         is_held_out = X_val is not None
@@ -233,14 +171,14 @@ class CombinedDetector(ShortMessages, Thresholded, _BaseComposition):
             X, y, X_val = self._hold_out(X, y, rng)
         X_val = _as_rows(X_val)
         n_known = count_rows(X_val)
-        if n_known > self.max_rows:
-            X_val = some_rows(X_val, rng.permutation(n_known)[: self.max_rows])
+        if n_known > _MAX_KNOWN:
+            X_val = some_rows(X_val, rng.permutation(n_known)[:_MAX_KNOWN])
         fitted = [clone(detector).fit(X, y) for detector in self.detectors]
         known = [detector.score_samples(X_val) for detector in fitted]
-        self._ranks = [_ranks(scores) for scores in known]
+        self._ranks = [_Ranks.of(scores) for scores in known]
         self.detectors_ = fitted
         scores = self._combined(known)
-        self.offset_ = offset_of(scores, self.contamination)
+        self._set_threshold(scores)
         self._doubt = DoubtScale.fit(self._risk(X_val), -scores) if is_held_out else None
         return self
 
@@ -269,7 +207,7 @@ class CombinedDetector(ShortMessages, Thresholded, _BaseComposition):
             raise ValueError(
                 f"Found array with {n_rows} sample(s): none can be held out. Pass X_val."
             )
-        options = {"test_size": self.validation_fraction, "random_state": rng}
+        options = {"test_size": _HELD_OUT, "random_state": rng}
         rows = np.arange(n_rows)
         try:
             fit, held_out = train_test_split(rows, stratify=y, **options)
@@ -282,6 +220,10 @@ class CombinedDetector(ShortMessages, Thresholded, _BaseComposition):
     def _check_features(self, X: Any, reset: bool) -> None:
         """Check the columns of a table; others are left to detectors."""
         if open_source(X) is None:
+            if X.ndim == 1 and X.dtype.kind in "biuf":  # texts may be a vector
+                raise ValueError(
+                    "Expected rows, got a vector. Reshape your data: X.reshape(1, -1)."
+                )
             validate_data(self, X, reset=reset, skip_check_array=True)
 
     def _combined(self, scores: list[np.ndarray]) -> np.ndarray:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from scipy.spatial.distance import cdist
@@ -15,6 +16,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from .._documented import DETECTOR, documented
 from .._messages import shown
+from ..base._arguments import allowed, arguments, integer
 from ..base._wrapping import N_JOBS
 from ..exceptions import warn
 from ._core.detector import BaseDetector
@@ -54,7 +56,7 @@ class _Distance:
 
 
 @documented(DETECTOR)
-@dataclass(eq=False, repr=False, kw_only=True)
+@arguments
 class MahalanobisDetector(MomentDetector):
     """Score samples by minus the distance from the nearest class mean.
 
@@ -79,29 +81,16 @@ class MahalanobisDetector(MomentDetector):
     Improving Near-OOD Detection", 2021; Mueller and Hein, "Mahalanobis++: Improving OOD Detection
     via Feature Normalization", ICML 2025; Chen, Wiesel, Eldar and Hero, "Shrinkage Algorithms for
     MMSE Covariance Estimation", 2010.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_iris
-    >>> from sklearn_quam.ood import MahalanobisDetector
-    >>> X, y = load_iris(return_X_y=True)
-    >>> MahalanobisDetector(random_state=0).fit(X, y).predict([X[0], [1, 5, 4, 1]])
-    array([ 1, -1])
     """
 
-    layer: str | list[str] = "penultimate"
-    normalize: bool | str = "auto"
-    relative: bool = False
-    shrinkage: str | float = "auto"
+    layer: str | list[str] = allowed(str, list, tuple, default="penultimate")
+    normalize: bool | str = allowed("boolean", StrOptions({"auto"}), default="auto")
+    relative: bool = allowed("boolean", default=False)
+    shrinkage: str | float = allowed(
+        StrOptions({"auto"}), Interval(Real, 0, 1, closed="both"), default="auto"
+    )
 
     _fitted_kind = FittedDetector[_Distance]
-    _parameter_constraints: ClassVar[dict] = {
-        **BaseDetector._parameter_constraints,
-        "layer": [str, list, tuple],
-        "normalize": ["boolean", StrOptions({"auto"})],
-        "relative": ["boolean"],
-        "shrinkage": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="both")],
-    }
 
     def _needs_logits(self) -> bool:
         return False
@@ -134,10 +123,23 @@ _FOR_THRESHOLD = 10_000
 
 @dataclass(frozen=True, eq=False)
 class _Neighborhood:
-    neighbors: NearestNeighbors
-    metric: Any
+    points: np.ndarray
+    n_neighbors: int
+    metric: str
+    n_jobs: int | None
     # Log-sum-exp of the logits of the training samples, if they guide.
     energies: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        """Build the search tree now: predictions write nothing."""
+        _ = self.neighbors
+
+    @cached_property
+    def neighbors(self) -> NearestNeighbors:
+        """The search tree."""
+        metric = "euclidean" if self.metric == "cosine" else self.metric
+        found = NearestNeighbors(n_neighbors=self.n_neighbors, metric=metric, n_jobs=self.n_jobs)
+        return found.fit(self.points)
 
     def __call__(self, seen: Seen) -> np.ndarray:
         points = _points(seen.features, self.metric)
@@ -147,11 +149,11 @@ class _Neighborhood:
 
     def left_out(self) -> np.ndarray:
         """Return scores of training samples, each by its distance from others."""
-        points, some = self.neighbors._fit_X, np.arange(len(self.neighbors._fit_X))
+        points, some = self.points, np.arange(len(self.points))
         if len(points) > _FOR_THRESHOLD:
             some = np.random.default_rng(0).choice(len(points), _FOR_THRESHOLD, replace=False)
             # The nearest one is the sample itself.
-            found = self.neighbors.kneighbors(points[some], self.neighbors.n_neighbors + 1)
+            found = self.neighbors.kneighbors(points[some], self.n_neighbors + 1)
             distances, numbers = (each[:, 1:] for each in found)
         else:
             # Without arguments, no sample is its own neighbour.
@@ -169,24 +171,6 @@ class _Neighborhood:
             return -distances[:, -1]
         return own * ((1 - distances) * self.energies[numbers]).mean(axis=1)
 
-    # In a file; a search tree is built again.
-    _stored: ClassVar[dict[str, Any]] = {
-        "points": np.ndarray,
-        "n_neighbors": int,
-        "metric": str,
-        "n_jobs": int | None,
-        "energies": np.ndarray | None,
-    }
-
-    def _to_store(self) -> dict[str, Any]:
-        found = self.neighbors
-        own = {"points": found._fit_X, "n_neighbors": found.n_neighbors, "n_jobs": found.n_jobs}
-        return {**own, "metric": self.metric, "energies": self.energies}
-
-    @classmethod
-    def _from_store(cls, **stored: Any) -> _Neighborhood:
-        return _among(**stored)
-
 
 def _points(features: np.ndarray, metric: Any) -> np.ndarray:
     """Return the points to search, whose squared distances are twice the cosine distances.
@@ -198,20 +182,8 @@ def _points(features: np.ndarray, metric: Any) -> np.ndarray:
     return np.hstack([unit_length(features), ~features.any(axis=1, keepdims=True)])
 
 
-def _among(
-    points: np.ndarray,
-    n_neighbors: int,
-    metric: Any,
-    n_jobs: int | None,
-    energies: np.ndarray | None = None,
-) -> _Neighborhood:
-    searched = "euclidean" if metric == "cosine" else metric
-    neighbors = NearestNeighbors(n_neighbors=n_neighbors, metric=searched, n_jobs=n_jobs)
-    return _Neighborhood(neighbors.fit(points), metric, energies)
-
-
 @documented(DETECTOR)
-@dataclass(eq=False, repr=False, kw_only=True)
+@arguments
 class NearestNeighborDetector(BaseDetector):
     """Score samples by minus the distance from the k-th nearest training sample.
 
@@ -235,32 +207,15 @@ class NearestNeighborDetector(BaseDetector):
     ----------
     Sun, Ming, Zhu and Li, "Out-of-Distribution Detection with Deep Nearest Neighbors", ICML 2022;
     Park, Jung and Teoh, "Nearest Neighbor Guidance for Out-of-Distribution Detection", ICCV 2023.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_iris
-    >>> from sklearn_quam.ood import NearestNeighborDetector
-    >>> X, y = load_iris(return_X_y=True)
-    >>> detector = NearestNeighborDetector(layer="input", metric="euclidean", random_state=0)
-    >>> detector.fit(X, y).predict([X[0], [1, 5, 4, 1]])
-    array([ 1, -1])
     """
 
-    layer: str | list[str] = "penultimate"
-    n_neighbors: int = 5
-    metric: Any = "cosine"
-    guided: bool = False
-    n_jobs: int | None = None
+    layer: str | list[str] = allowed(str, list, tuple, default="penultimate")
+    n_neighbors: int = integer(default=5)
+    metric: Any = allowed(str, callable, default="cosine")
+    guided: bool = allowed("boolean", default=False)
+    n_jobs: int | None = allowed(*N_JOBS, None, default=None)
 
     _fitted_kind = FittedDetector[_Neighborhood]
-    _parameter_constraints: ClassVar[dict] = {
-        **BaseDetector._parameter_constraints,
-        "layer": [str, list, tuple],
-        "n_neighbors": [Interval(Integral, 1, None, closed="left")],
-        "metric": [str, callable],
-        "guided": ["boolean"],
-        "n_jobs": [*N_JOBS, None],
-    }
 
     def _needs_logits(self) -> bool:
         return self.guided
@@ -278,7 +233,8 @@ class NearestNeighborDetector(BaseDetector):
         points, energies = _points(known.seen.features, self.metric), None
         if self.guided:
             energies = logsumexp(known.seen.logits, axis=1)
-        return _among(points, min(self.n_neighbors, n_others), self.metric, self.n_jobs, energies)
+        n_neighbors = min(self.n_neighbors, n_others)
+        return _Neighborhood(points, n_neighbors, self.metric, self.n_jobs, energies)
 
     def _score_left_out(self, score: Any, known: Known) -> np.ndarray:  # noqa: ARG002
         return score.left_out()
@@ -324,7 +280,7 @@ def _virtual_logit(known: Known, n_principal: Callable[[np.ndarray], int]) -> _V
 
 
 @documented(DETECTOR)
-@dataclass(eq=False, repr=False, kw_only=True)
+@arguments
 class ViMDetector(BaseDetector):
     """Score samples by the log-sum-exp of their logits, minus a virtual logit.
 
@@ -340,25 +296,14 @@ class ViMDetector(BaseDetector):
     References
     ----------
     Wang, Li, Feng and Zhang, "ViM: Out-Of-Distribution with Virtual-logit Matching", CVPR 2022.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_iris
-    >>> from sklearn_quam.ood import ViMDetector
-    >>> X, y = load_iris(return_X_y=True)
-    >>> ViMDetector(random_state=0).fit(X, y).predict([X[0], [1, 5, 4, 1]])
-    array([ 1, -1])
     """
 
-    layer: str | list[str] = "penultimate"
-    n_components: int | None = None
+    layer: str | list[str] = allowed(str, list, tuple, default="penultimate")
+    n_components: int | None = allowed(
+        Interval(Integral, 1, None, closed="left"), None, default=None
+    )
 
     _fitted_kind = FittedDetector[_VirtualLogit]
-    _parameter_constraints: ClassVar[dict] = {
-        **BaseDetector._parameter_constraints,
-        "layer": [str, list, tuple],
-        "n_components": [Interval(Integral, 1, None, closed="left"), None],
-    }
 
     def _learn(self, known: Known) -> Score:
         return _virtual_logit(known, self._n_principal)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Real
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from scipy.spatial.distance import cdist
 from scipy.special import log_softmax, softmax
-from sklearn.utils._param_validation import Interval
 
 from .._documented import DETECTOR, documented
+from ..base._arguments import allowed, arguments, real
 from ..exceptions import warn
 from ._core.detector import BaseDetector
 from ._core.fitted import FittedDetector, Known, Score
@@ -42,7 +41,7 @@ class _BoundaryDistance:
 
 
 @documented(DETECTOR)
-@dataclass(eq=False, repr=False, kw_only=True)
+@arguments
 class FDBDetector(MomentDetector):
     """Score samples by the distance of their features from the boundaries of their class.
 
@@ -52,16 +51,6 @@ class FDBDetector(MomentDetector):
     References
     ----------
     Liu and Qin, "Fast Decision Boundary based Out-of-Distribution Detector", ICML 2024.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_iris
-    >>> from sklearn.linear_model import LogisticRegression
-    >>> from sklearn_quam.ood import FDBDetector
-    >>> X, y = load_iris(return_X_y=True)
-    >>> detector = FDBDetector(LogisticRegression(max_iter=1000)).fit(X, y)
-    >>> detector.score_samples([X[0], [6, 0, 3, 3]]).argsort().tolist()
-    [1, 0]
     """
 
     _fitted_kind = FittedDetector[_BoundaryDistance]
@@ -92,7 +81,7 @@ class _Nearness:
 
 
 @documented(DETECTOR)
-@dataclass(eq=False, repr=False, kw_only=True)
+@arguments
 class NCIDetector(MomentDetector):
     """Score samples by how close their features are to the weight of the predicted class.
 
@@ -109,25 +98,11 @@ class NCIDetector(MomentDetector):
     References
     ----------
     Liu and Qin, "Detecting Out-of-Distribution Through the Lens of Neural Collapse", CVPR 2025.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_iris
-    >>> from sklearn.linear_model import LogisticRegression
-    >>> from sklearn_quam.ood import NCIDetector
-    >>> X, y = load_iris(return_X_y=True)
-    >>> detector = NCIDetector(LogisticRegression(max_iter=1000)).fit(X, y)
-    >>> detector.score_samples([X[0], [6, 0, 3, 3]]).argsort().tolist()
-    [1, 0]
     """
 
-    alpha: float = 0.1
+    alpha: float = real(default=0.1, closed="left")
 
     _fitted_kind = FittedDetector[_Nearness]
-    _parameter_constraints: ClassVar[dict] = {
-        **BaseDetector._parameter_constraints,
-        "alpha": [Interval(Real, 0, None, closed="left")],
-    }
 
     def _moments(self, known: Known) -> Moments:
         features = known.seen.features
@@ -152,7 +127,7 @@ class _GradientNorm:
 
 
 @documented(DETECTOR)
-@dataclass(eq=False, repr=False, kw_only=True)
+@arguments
 class GradientNormDetector(BaseDetector):
     """Score samples by the length of their features times how sure the network is.
 
@@ -169,25 +144,11 @@ class GradientNormDetector(BaseDetector):
     ----------
     Huang, Geng and Li, "On the Importance of Gradients for Detecting Distributional Shifts in the
     Wild", NeurIPS 2021.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_iris
-    >>> from sklearn.linear_model import LogisticRegression
-    >>> from sklearn_quam.ood import GradientNormDetector
-    >>> X, y = load_iris(return_X_y=True)
-    >>> detector = GradientNormDetector(LogisticRegression(max_iter=1000)).fit(X, y)
-    >>> detector.score_samples([X[0], [6, 0, 3, 3]]).argsort().tolist()
-    [1, 0]
     """
 
-    temperature: float = 1.0
+    temperature: float = real(default=1.0)
 
     _fitted_kind = FittedDetector[_GradientNorm]
-    _parameter_constraints: ClassVar[dict] = {
-        **BaseDetector._parameter_constraints,
-        "temperature": [Interval(Real, 0, None, closed="neither")],
-    }
 
     def _learn(self, known: Known) -> Score:
         known.reader.head()
@@ -233,7 +194,7 @@ def _directions(features: np.ndarray, normalize: bool) -> np.ndarray:
 
 
 @documented(DETECTOR)
-@dataclass(eq=False, repr=False, kw_only=True)
+@arguments
 class PNMLDetector(MomentDetector):
     """Score samples by minus the regret of predictive normalised maximum likelihood.
 
@@ -252,23 +213,11 @@ class PNMLDetector(MomentDetector):
     ----------
     Bibas, Feder and Hassner, "Single Layer Predictive Normalized Maximum Likelihood for
     Out-of-Distribution Detection", NeurIPS 2021.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_iris
-    >>> from sklearn_quam.ood import PNMLDetector
-    >>> X, y = load_iris(return_X_y=True)
-    >>> PNMLDetector(random_state=0).fit(X, y).predict([X[0], [9, 9, 9, 9]])
-    array([ 1, -1])
     """
 
-    normalize: bool = False
+    normalize: bool = allowed("boolean", default=False)
 
     _fitted_kind = FittedDetector[_Regret]
-    _parameter_constraints: ClassVar[dict] = {
-        **BaseDetector._parameter_constraints,
-        "normalize": ["boolean"],
-    }
 
     def _moments(self, known: Known) -> Moments:
         known.reader.head()

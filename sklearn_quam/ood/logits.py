@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Integral, Real
-from typing import ClassVar
+from numbers import Real
 
 import numpy as np
 from scipy.special import log_softmax, logsumexp
@@ -12,6 +11,7 @@ from sklearn.metrics import roc_auc_score
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from .._documented import DETECTOR, documented
+from ..base._arguments import allowed, arguments, integer, real
 from ._core.detector import BaseDetector
 from ._core.fitted import FittedDetector, Known, Score
 from ._core.reading import Seen
@@ -29,7 +29,7 @@ class _Energy:
 
 
 @documented(DETECTOR)
-@dataclass(eq=False, repr=False, kw_only=True)
+@arguments
 class EnergyDetector(BaseDetector):
     """Score samples by the log-sum-exp of their logits, minus their free energy.
 
@@ -44,25 +44,11 @@ class EnergyDetector(BaseDetector):
     References
     ----------
     Liu, Wang, Owens and Li, "Energy-based Out-of-distribution Detection", NeurIPS 2020.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_iris
-    >>> from sklearn.linear_model import LogisticRegression
-    >>> from sklearn_quam.ood import EnergyDetector
-    >>> X, y = load_iris(return_X_y=True)
-    >>> detector = EnergyDetector(LogisticRegression(max_iter=1000)).fit(X, y)
-    >>> detector.score_samples([X[0], [6, 0, 3, 3]]).argsort().tolist()
-    [1, 0]
     """
 
-    temperature: float = 1.0
+    temperature: float = real(default=1.0)
 
     _fitted_kind = FittedDetector[_Energy]
-    _parameter_constraints: ClassVar[dict] = {
-        **BaseDetector._parameter_constraints,
-        "temperature": [Interval(Real, 0, None, closed="neither")],
-    }
 
     def _learn(self, known: Known) -> Score:  # noqa: ARG002
         return _Energy(self.temperature)
@@ -87,7 +73,7 @@ class _LargestLogit:
 
 
 @documented(DETECTOR)
-@dataclass(eq=False, repr=False, kw_only=True)
+@arguments
 class MaxLogitDetector(BaseDetector):
     """Score samples by their largest logit.
 
@@ -113,25 +99,13 @@ class MaxLogitDetector(BaseDetector):
     Hendrycks et al., "Scaling Out-of-Distribution Detection for Real-World Settings", ICML 2022;
     Cattelan and Silva, "How to Fix a Broken Confidence Estimator: Evaluating Post-hoc Methods for
     Selective Classification with Deep Neural Networks", UAI 2024.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_iris
-    >>> from sklearn.linear_model import LogisticRegression
-    >>> from sklearn_quam.ood import MaxLogitDetector
-    >>> X, y = load_iris(return_X_y=True)
-    >>> detector = MaxLogitDetector(LogisticRegression(max_iter=1000)).fit(X, y)
-    >>> detector.score_samples([X[0], [6, 0, 3, 3]]).argsort().tolist()
-    [1, 0]
     """
 
-    normalize: str | float | None = None
+    normalize: str | float | None = allowed(
+        StrOptions({"auto"}), Interval(Real, 1, None, closed="left"), None, default=None
+    )
 
     _fitted_kind = FittedDetector[_LargestLogit]
-    _parameter_constraints: ClassVar[dict] = {
-        **BaseDetector._parameter_constraints,
-        "normalize": [StrOptions({"auto"}), Interval(Real, 1, None, closed="left"), None],
-    }
 
     def _learn(self, known: Known) -> _LargestLogit:
         score = self._chosen(known)
@@ -167,7 +141,7 @@ class _GeneralizedEntropy:
 
 
 @documented(DETECTOR)
-@dataclass(eq=False, repr=False, kw_only=True)
+@arguments
 class GENDetector(BaseDetector):
     """Score samples by minus the generalised entropy of their largest probabilities.
 
@@ -185,27 +159,12 @@ class GENDetector(BaseDetector):
     ----------
     Liu, Lochman and Zach, "GEN: Pushing the Limits of Softmax-Based Out-of-Distribution Detection",
     CVPR 2023.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_iris
-    >>> from sklearn.linear_model import LogisticRegression
-    >>> from sklearn_quam.ood import GENDetector
-    >>> X, y = load_iris(return_X_y=True)
-    >>> detector = GENDetector(LogisticRegression(max_iter=1000)).fit(X, y)
-    >>> detector.score_samples([X[0], [6, 0, 3, 3]]).argsort().tolist()
-    [1, 0]
     """
 
-    gamma: float = 0.1
-    n_largest: int = 100
+    gamma: float = real(default=0.1)
+    n_largest: int = integer(default=100)
 
     _fitted_kind = FittedDetector[_GeneralizedEntropy]
-    _parameter_constraints: ClassVar[dict] = {
-        **BaseDetector._parameter_constraints,
-        "gamma": [Interval(Real, 0, None, closed="neither")],
-        "n_largest": [Interval(Integral, 1, None, closed="left")],
-    }
 
     def _learn(self, known: Known) -> Score:  # noqa: ARG002
         return _GeneralizedEntropy(self.gamma, self.n_largest)

@@ -64,7 +64,7 @@ def test_fits_of_anything(name, passed, y, what):
 @given(
     name=st.sampled_from(NAMES),
     passed=ANYTHING,
-    what=st.sampled_from(["features", "y", "logits", "features_val", "score"]),
+    what=st.sampled_from(["features", "y", "logits", "score"]),
 )
 def test_features_of_anything(name, passed, what):
     features, logits = read_features(make_module(), X)

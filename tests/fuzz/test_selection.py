@@ -31,7 +31,6 @@ ROWS = st.one_of(st.just(X[:6]), ANYTHING)
 TARGETS = st.one_of(st.sampled_from([LABELS[:6], TARGET[:6]]), columns(6), ANYTHING)
 FOLDS = [0.5, 2, "prefit", 1, None, 40, 1e-9, 0.999, "half", b"half", [0.5], np.nan]
 FOLDS += [PredefinedSplit([-1] * 6), ShuffleSplit(1, test_size=2), GroupKFold(2), True, TARGET]
-REJECTED = [None, "reject", -1, 0, 2.5, 2**70, -(2**70), np.nan, [1, 2], LABELS, X, object(), b"no"]
 COMPONENTS = st.sampled_from(["total", "epistemic", "aleatoric", "other", None, 3])
 
 
@@ -93,10 +92,8 @@ def test_tables_of_anything(passed, data, component):
         optional={
             "coverage": st.sampled_from([0.5, 1, 0, 2, None]),
             "max_risk": st.sampled_from([0.5, 0, None, "a"]),
-            "threshold": st.sampled_from([0.1, np.nan, np.inf, None]),
             "doubt": st.sampled_from(["total", "other", FITTED["forest"], None]),
             "cv": st.sampled_from(FOLDS),
-            "reject_label": st.sampled_from(REJECTED),
         },
     ),
 )

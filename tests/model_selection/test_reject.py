@@ -7,7 +7,7 @@ import pytest
 from sklearn.base import clone
 from sklearn.datasets import make_classification
 from sklearn.ensemble import IsolationForest
-from sklearn.model_selection import GridSearchCV, PredefinedSplit, cross_val_score
+from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -103,17 +103,7 @@ def test_a_smaller_risk_means_fewer_answers(given):
     assert narrow.risk_ <= 0.15
 
 
-def test_a_threshold_may_be_given(given):
-    options = {"threshold": 0.3, "doubt": "total"}
-    reject = RejectOptionClassifier(given, **options).fit(X[TRAIN], Y[TRAIN])
-    u = given.predict_uncertainty(X[NEW])
-    np.testing.assert_array_equal(reject.accepts(X[NEW]), u.total <= 0.3)
-    with pytest.raises(ValueError, match="one of max_risk and threshold"):
-        RejectOptionClassifier(given, threshold=0.3, max_risk=0.1).fit(X[TRAIN], Y[TRAIN])
-
-
-@pytest.mark.parametrize("cv", [3, 0.3])
-def test_held_out_rows_are_not_fitted_to(cv):
+def test_held_out_rows_are_not_fitted_to():
     seen = []
 
     class Watched(ReferenceClassifier):
@@ -121,8 +111,8 @@ def test_held_out_rows_are_not_fitted_to(cv):
             seen.append(len(X))
             return super().fit(X, y)
 
-    reject = RejectOptionClassifier(Watched(NET), cv=cv, random_state=0).fit(X[:300], Y[:300])
-    assert seen == ([200, 200, 200, 300] if cv == 3 else [210])
+    reject = RejectOptionClassifier(Watched(NET), cv=0.3, random_state=0).fit(X[:300], Y[:300])
+    assert seen == [210]
     assert 0.85 < reject.coverage_ <= 1
 
 
@@ -148,11 +138,9 @@ def test_labels_may_be_text():
     answer = reject.fit(X[:300], names[:300]).predict(X[NEW])
     assert answer.dtype.kind == "U"
     assert set(answer) == {*names, "reject"}
-    answer = reject.set_params(reject_label=-1).fit(X[:300], names[:300]).predict(X[NEW])
-    assert answer.dtype == object
-    assert set(answer) == {*names, -1}
-    with pytest.raises(ValueError, match="reject_label='low' is one of the classes"):
-        reject.set_params(reject_label="low").fit(X[:300], names[:300])
+    names[names == "low"] = "reject"
+    with pytest.raises(ValueError, match="A class is called 'reject'"):
+        reject.fit(X[:300], names[:300])
 
 
 def test_a_class_may_be_called_minus_one():
@@ -176,11 +164,8 @@ def test_pipelines_searches_and_cross_validation():
 @pytest.mark.parametrize(
     ("cv", "words"),
     [
-        ("half", "cv='half' is not understood.*'prefit'"),
-        (b"half", "cv=b'half' is not understood"),
+        ("half", "The 'cv' parameter.*'prefit'"),
         (0.001, "cv=0.001 cannot split these rows: The test_size = 1"),
-        (500, "cv=500 cannot split these rows: Cannot have number of splits"),
-        (PredefinedSplit([-1] * 300), "holds out none of the 300 rows"),
     ],
 )
 def test_rows_that_cannot_be_held_out(cv, words):
@@ -189,21 +174,15 @@ def test_rows_that_cannot_be_held_out(cv, words):
 
 
 @pytest.mark.parametrize(
-    ("label", "dtype", "kind"),
-    [(2**70, int, "O"), (-1, np.uint8, "i"), (-1, np.uint64, "O"), (-1000, np.int8, "i")],
+    ("lowest", "dtype", "kind"), [(0, np.uint8, "i"), (2**63, np.uint64, "O"), (-128, np.int8, "i")]
 )
-def test_labels_of_any_size(label, dtype, kind):
-    est = ReferenceClassifier(NET).fit(X[:300], Y[:300].astype(dtype))
-    options = {"coverage": 0.5, "cv": "prefit", "reject_label": label}
-    answer = RejectOptionClassifier(est, **options).fit(X[300:600], Y[300:600]).predict(X[NEW])
-    assert set(answer.tolist()) == {label, 0, 1, 2}
+def test_labels_of_any_size(lowest, dtype, kind):
+    labels = (Y.astype(object) + lowest).astype(dtype)
+    est = ReferenceClassifier(NET).fit(X[:300], labels[:300])
+    reject = RejectOptionClassifier(est, coverage=0.5, cv="prefit").fit(X[300:], labels[300:])
+    answer = reject.predict(X[NEW])
+    assert set(answer.tolist()) == {min(-1, lowest - 1), lowest, lowest + 1, lowest + 2}
     assert answer.dtype.kind == kind
-
-
-def test_several_labels_are_no_label():
-    reject = RejectOptionClassifier(ReferenceClassifier(NET), reject_label=np.zeros(1000))
-    with pytest.raises(ValueError, match=r"ndarray of shape \(1000,\) is no single label"):
-        reject.fit(X[:300], Y[:300])
 
 
 def test_a_risk_that_cannot_be_promised_says_how_many_rows_it_takes():
@@ -242,7 +221,7 @@ def test_what_cannot_reject_is_refused():
 
 @pytest.mark.filterwarnings("ignore")
 @parametrize_with_checks(
-    [RejectOptionClassifier(ReferenceClassifier(NET), threshold=math.inf)],
+    [RejectOptionClassifier(ReferenceClassifier(NET), coverage=1.0)],
     expected_failed_checks=lambda _: {},
 )
 def test_scikit_learn_check(estimator, check):
@@ -250,9 +229,8 @@ def test_scikit_learn_check(estimator, check):
 
 
 @pytest.mark.filterwarnings("ignore::sklearn_quam.exceptions.SeenRowsWarning")
-@pytest.mark.parametrize("cv", [0.25, 2])
-def test_inputs_by_name_are_held_out_like_rows_of_a_table(cv):
-    reject = RejectOptionClassifier(ReferenceClassifier(TwoInputs()), cv=cv, random_state=0)
+def test_inputs_by_name_are_held_out_like_rows_of_a_table():
+    reject = RejectOptionClassifier(ReferenceClassifier(TwoInputs()), random_state=0)
     reject.fit(PARTS, LABELS)
     assert reject.predict(PARTS).shape == LABELS.shape
     in_order = tuple(PARTS.values())
@@ -291,10 +269,3 @@ def test_else_half_of_the_held_out_rows_measure_doubt_and_half_choose_the_thresh
     assert reject.coverage_ == pytest.approx(0.91, abs=0.01)
     assert abs(reject.accepts(X[NEW]).mean() - 0.9) < 0.1
     assert not reject.accepts(np.full((1, 6), 8.0))[0]
-
-
-def test_folds_measure_doubt_with_all_rows():
-    est = QUAMClassifier(NET, search="linear", random_state=0)
-    reject = RejectOptionClassifier(est, cv=2).fit(X[HELD_OUT], Y[HELD_OUT])
-    assert reject.known_rows_.shape == (200, 2)
-    assert abs(reject.accepts(X[NEW]).mean() - 0.9) < 0.1

@@ -81,13 +81,13 @@ def test_order_is_kept_below_all_known_rows():
 
 
 def test_held_out_rows_are_not_seen_by_the_detectors():
-    density = CombinedDetector([KernelDensity()], validation_fraction=0.25, random_state=0)
+    density = CombinedDetector([KernelDensity()], random_state=0)
     density.fit(X)
-    assert density.detectors_[0].tree_.data.shape == (45, 4)
-    assert len(density._ranks[0].known) == 15
-    density.set_params(max_rows=10).fit(X, X_val=X_VAL)
+    assert density.detectors_[0].tree_.data.shape == (48, 4)
+    assert len(density._ranks[0].known) == 12
+    density.fit(X, X_val=np.tile(X_VAL, (30, 1)))
     assert density.detectors_[0].tree_.data.shape == (60, 4)
-    assert len(density._ranks[0].known) == 10
+    assert len(density._ranks[0].known) == 1000
 
 
 def test_contamination_is_the_share_of_known_rows_that_are_flagged():

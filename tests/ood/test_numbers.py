@@ -19,7 +19,7 @@ from torch.nn.functional import log_softmax
 
 from sklearn_quam import ood
 from sklearn_quam.ood._core.reading import Seen, make_reader
-from sklearn_quam.ood.features import _among, _points
+from sklearn_quam.ood.features import _Neighborhood, _points
 from sklearn_quam.ood.last_layer import _Regret
 from sklearn_quam.ood.logits import _GeneralizedEntropy
 
@@ -219,7 +219,7 @@ rows_of_whole_numbers = st.lists(
 def test_neighbours_of_directions_are_those_of_cosine_distances(train, new, power):
     """Rows of zeros, which have no direction, and of any length among them."""
     train, new = (np.array(rows) * 2.0**power for rows in (train, new))
-    found = _among(_points(train, "cosine"), 3, "cosine", None)
+    found = _Neighborhood(_points(train, "cosine"), 3, "cosine", None)
     peer = NearestNeighbors(n_neighbors=3, metric="cosine").fit(np.ldexp(train, -power))
     expected = -peer.kneighbors(np.ldexp(new, -power))[0][:, -1]
     np.testing.assert_allclose(found(Seen(new, new, new)), expected, atol=1e-7)
@@ -230,7 +230,7 @@ def test_neighbours_of_directions_are_those_of_cosine_distances(train, new, powe
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])
 def test_some_of_many_rows_set_the_threshold(metric, monkeypatch):
     points = np.random.default_rng(0).normal(size=(300, 8))
-    found = _among(_points(points, metric), 4, metric, None)
+    found = _Neighborhood(_points(points, metric), 4, metric, None)
     of_all = found.left_out()
     monkeypatch.setattr("sklearn_quam.ood.features._FOR_THRESHOLD", 100)
     of_some = found.left_out()

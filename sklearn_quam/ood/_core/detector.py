@@ -1,15 +1,14 @@
 """What all detectors share: fit, score_samples, decision_function, predict.
 
 A detector is a subclass that fills in one hook, `_learn`: return a frozen object that scores
-samples by their logits and features. Constructor arguments are the fields of a dataclass.
+samples by their logits and features. Constructor arguments are fields, see `base._arguments`.
 """
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import field, replace
 from functools import partial
-from numbers import Integral
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -33,15 +32,16 @@ from ..._network.likelihood import CLASSIFIER_LINKS
 from ..._network.limits import computing
 from ..._network.reference import ReferenceModel, build_reference
 from ..._posterior.training_range import input_range, warn_beyond_range
-from ..._typing import Device, RandomState
+from ..._typing import Device
 from ...base import NetworkEstimator
+from ...base._arguments import allowed, arguments
 from ...base._classifier import labels_of, match_classes
 from ...base._data import validated
 from ...base._doubt import DoubtScale
 from ...base._saving import Saved
 from ...base._wrapping import parameters_now
 from ...base.checks.seen import may_be_known_by_heart, warn_about_threshold
-from .fitted import CONTAMINATION, FittedDetector, Known, Score, Thresholded, offset_of, risk_of
+from .fitted import FittedDetector, Known, Score, Thresholded, risk_of
 from .once import remembered
 from .reading import INPUT, PENULTIMATE, Seen, given_features, make_reader, network_of, seen_of
 
@@ -57,26 +57,17 @@ _OF_NETWORK = (
 )
 
 
-@documented(DETECTOR)
-@dataclass(eq=False, repr=False)
+@documented(DETECTOR._replace(sections={}))
+@arguments
 class BaseDetector(Saved, Thresholded, NetworkEstimator):
     """Base of all detectors of the package."""
 
-    estimator: Any = None
-    _: KW_ONLY
-    contamination: float = 0.05
-    link: str | None = None
+    estimator: Any = field(default=None, kw_only=False)
+    link: str | None = allowed(StrOptions(set(CLASSIFIER_LINKS)), None, default=None)
     output: str | int | None = None
     device: Device = None
-    random_state: RandomState = None
 
     _task = "classifier"
-    _parameter_constraints: ClassVar[dict] = {
-        **NetworkEstimator._parameter_constraints,
-        "link": [StrOptions(set(CLASSIFIER_LINKS)), None],
-        "output": [str, Integral, None],
-        "contamination": CONTAMINATION,
-    }
 
     def _learn(self, known: Known) -> Score:
         """Return a frozen object that scores samples and can be pickled."""
@@ -107,31 +98,28 @@ class BaseDetector(Saved, Thresholded, NetworkEstimator):
             Labels of X_val, for detectors that choose something by mistakes of the network.
         **fit_params : dict
             Further arguments for the ``fit`` of the wrapped estimator, if that is trained.
-
-        Returns
-        -------
-        self : object
-            The fitted detector.
         """
         read = partial(self._read, X, y, fit_params)
         if is_pretrained(self.estimator) and not fit_params:
             # Detectors of the same network may share what is read.
             how = repr([self._layer(), self.link, self.output, str(self.device)])
-            known, by_heart, attributes = remembered(how, (self.estimator, X, y), read)
+            known, attributes = remembered(how, (self.estimator, X, y), read)
             self.__dict__.pop("_fitted", None)
             self.__dict__.update(attributes)
         else:
-            known, by_heart, _ = read()
+            known, _ = read()
         with computing():
-            if X_val is None:
-                return self._adopt(known, known_by_heart=by_heart)
-            return self._adopt_held_out(known, self._seen(X_val, known.reader), y_val)
+            held_out = None if X_val is None else self._seen(X_val, known.reader)
+            if held_out is not None and y_val is not None:
+                columns = self._columns(y_val, len(held_out.features))
+                known = replace(known, held_out=Known(held_out, columns, known.reader))
+            return self._adopt(known, held_out)
 
     def _layer(self) -> Any:
         return getattr(self, "layer", PENULTIMATE)
 
-    def _read(self, X: Any, y: Any, fit_params: dict) -> tuple[Known, bool, dict[str, Any]]:
-        """Return training samples, whether the network may know them by heart, and attributes."""
+    def _read(self, X: Any, y: Any, fit_params: dict) -> tuple[Known, dict[str, Any]]:
+        """Return training samples, and attributes of this detector that they set."""
         if y is None and not brings_targets(X):
             y = self._labels_of_network(X)
         data, layer = self._given(X, y, None, fit_params), self._layer()
@@ -139,13 +127,9 @@ class BaseDetector(Saved, Thresholded, NetworkEstimator):
         with computing():
             reader = make_reader(data.reference, layer, inputs[:_PROBE_SAMPLES])
             reader = reader.knowing(input_range(inputs))
-            known = Known(reader(inputs), target, reader)
-        by_heart = layer != INPUT and may_be_known_by_heart(inputs)
-        return (
-            known,
-            by_heart,
-            {name: vars(self)[name] for name in _OF_NETWORK if name in vars(self)},
-        )
+            by_heart = layer != INPUT and may_be_known_by_heart(inputs)
+            known = Known(reader(inputs), target, reader, by_heart=by_heart)
+        return known, {name: vars(self)[name] for name in _OF_NETWORK if name in vars(self)}
 
     def _seen(self, X: Any, reader: Any) -> Seen:
         """Return logits and features of samples."""
@@ -153,45 +137,25 @@ class BaseDetector(Saved, Thresholded, NetworkEstimator):
             "seen", (reader, X), lambda: reader(self._check_rows(X, reader.reference))
         )
 
-    def _adopt_held_out(self, known: Known, held_out: Seen, y_val: Any) -> Any:
-        """Learn from known samples, and set the threshold by held-out ones."""
-        if y_val is not None:
-            columns = self._columns(y_val, len(held_out.features))
-            known = replace(known, held_out=Known(held_out, columns, known.reader))
-        return self._adopt(known, held_out)
-
     def _adopt(
-        self,
-        known: Known,
-        held_out: Seen | None = None,
-        *,
-        known_by_heart: bool = False,
-        bounds: np.ndarray | float = 0.0,
+        self, known: Known, held_out: Seen | None = None, bounds: np.ndarray | float = 0.0
     ) -> Any:
         """Learn from known samples, and set the threshold."""
         score = self._learn(known)
         largest = known.seen.largest.max(axis=0)
         bounds = np.maximum(bounds, _ABSURD * np.where(largest > 0, largest, np.inf))
-        fitted = FittedDetector(known.reader, score, bounds, known_by_heart)
+        by_heart = known.by_heart and held_out is None
+        fitted = FittedDetector(known.reader, score, bounds, by_heart)
         scores = self._score_left_out(score, known) if held_out is None else fitted(held_out)
         if held_out is not None and held_out.logits.shape[1]:
             fitted = replace(fitted, doubt=DoubtScale.fit(risk_of(held_out), -scores))
-        self.offset_ = offset_of(scores, self.contamination)
+        self._set_threshold(scores)
         self._fitted = fitted
         self._fitted_parameters = parameters_now(self)
         return self
 
     @_fit_context(prefer_skip_nested_validation=False)
-    def fit_features(
-        self,
-        features: Any,
-        y: Any = None,
-        *,
-        logits: Any = None,
-        features_val: Any = None,
-        logits_val: Any = None,
-        y_val: Any = None,
-    ) -> Any:
+    def fit_features(self, features: Any, y: Any = None, *, logits: Any = None) -> Any:
         """Learn from features of known samples, which `score_features` takes then.
 
         Parameters
@@ -204,13 +168,6 @@ class BaseDetector(Saved, Thresholded, NetworkEstimator):
         logits : array-like of shape (n_samples, n_classes)
             Outputs of the network. Needed where ``estimator`` is None or a whole network; those of
             a `torch.nn.Linear` are computed.
-        features_val, logits_val, y_val : array-like
-            The same of samples that the network was not trained on, to set the threshold by.
-
-        Returns
-        -------
-        self : object
-            The fitted detector.
         """
         for name in ("_fitted", "estimator_", "n_features_in_", "feature_names_in_"):
             self.__dict__.pop(name, None)
@@ -219,11 +176,7 @@ class BaseDetector(Saved, Thresholded, NetworkEstimator):
         given = None if logits is None else seen.logits
         reader = given_features(network.module, seen.features, given)
         seen = seen_of(seen.features, given, reader, self._needs_logits())
-        known = Known(seen, self._target_of(y, seen, network), reader)
-        if features_val is None:
-            return self._adopt(known)
-        held_out = seen_of(features_val, logits_val, reader, self._needs_logits())
-        return self._adopt_held_out(known, held_out, y_val)
+        return self._adopt(Known(seen, self._target_of(y, seen, network), reader))
 
     def _target_of(self, y: Any, seen: Seen, network: Network) -> np.ndarray:
         """Return the classes of samples whose features were passed, as columns of the logits."""

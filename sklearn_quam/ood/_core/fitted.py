@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from numbers import Real
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import torch
 from scipy.special import softmax
 from sklearn.base import OutlierMixin
-from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
 
 from ..._documented import DETECTOR, documented
 from ..._network.reference import ReferenceModel
+from ..._typing import RandomState
+from ...base._arguments import allowed, arguments, real
 from ...base._doubt import DoubtScale, needs_known_samples
 from .reading import AnyReader, Seen
 
 # Folds that set the threshold, one left out at a time, and as many scores as it takes.
 _FOLDS = 5
 _ENOUGH_SAMPLES = 400
-CONTAMINATION = [Interval(Real, 0, 0.5, closed="right")]
 
 Score = Callable[[Seen], np.ndarray]
 AnyScore = TypeVar("AnyScore", bound=Callable[[Seen], np.ndarray])
@@ -39,6 +38,8 @@ class Known:
     earlier: Any = None
     # Labelled samples that the network was not trained on.
     held_out: Known | None = None
+    # Whether the network may know the samples by heart.
+    by_heart: bool = False
 
     def __getitem__(self, rows: Any) -> Known:
         return replace(self, seen=self.seen[rows], target=self.target[rows])
@@ -74,13 +75,23 @@ class FittedDetector(Generic[AnyScore]):
         return scores
 
 
-@documented(DETECTOR._replace(attributes={}))
+@documented(DETECTOR._replace(attributes={}, sections={}))
+@arguments
 class Thresholded(OutlierMixin):
     """Report samples as outliers whose score is below the fitted threshold."""
 
-    fit: Callable[..., Any]
-    score_samples: Callable[[Any], np.ndarray]
-    offset_: float
+    contamination: float = real(default=0.05, below=0.5, closed="right")
+    random_state: RandomState = allowed("random_state", default=None)
+
+    fit: ClassVar[Any]
+    score_samples: ClassVar[Any]
+
+    def _set_threshold(self, known: np.ndarray) -> None:
+        """Take the score below which a share of known samples lies."""
+        is_finite = np.isfinite(known)
+        floor = known[is_finite].min() if is_finite.any() else 0.0
+        finite = np.where(is_finite, known, floor - 1)
+        self.offset_ = float(np.quantile(finite, self.contamination))
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Return the score of each sample minus the threshold.
@@ -181,13 +192,6 @@ def cross_fitted(learn: Callable[[Known], Score], known: Known) -> np.ndarray:
         if len(found) >= _ENOUGH_SAMPLES:
             break
     return found
-
-
-def offset_of(known: np.ndarray, contamination: float) -> float:
-    """Return the score below which a share of known samples lies."""
-    is_finite = np.isfinite(known)
-    floor = known[is_finite].min() if is_finite.any() else 0.0
-    return float(np.quantile(np.where(is_finite, known, floor - 1), contamination))
 
 
 def risk_of(seen: Seen) -> np.ndarray:

@@ -64,7 +64,7 @@ def moments_of(
     return Moments(counts, means, centred.T @ centred)
 
 
-@documented(DETECTOR)
+@documented(DETECTOR._replace(sections={}))
 class MomentDetector(BaseDetector):
     """Base of detectors that learn moments; these fill in two hooks."""
 
@@ -99,11 +99,6 @@ class MomentDetector(BaseDetector):
             Labels, of those that the network knows. None takes what the network predicts.
         X_val : array-like of shape (n_val, ...)
             Samples that the network was not trained on, to set the threshold by. None takes X.
-
-        Returns
-        -------
-        self : object
-            The fitted detector.
         """
         if not hasattr(self, "_fitted"):
             return self.fit(X, y, X_val=X_val)
@@ -114,12 +109,9 @@ class MomentDetector(BaseDetector):
             seen = reader(inputs)
             target = seen.logits.argmax(axis=1) if y is None else self._columns(y, len(inputs))
             held_out = None if X_val is None else reader(self._check_inputs(X_val))
-            return self._adopt(
-                Known(seen, target, reader, before.score.moments),
-                held_out,
-                known_by_heart=before.known_by_heart and X_val is None,
-                bounds=before.bounds,
-            )
+            by_heart = before.known_by_heart
+            known = Known(seen, target, reader, before.score.moments, by_heart=by_heart)
+            return self._adopt(known, held_out, before.bounds)
 
 
 def root_of_inverse(matrix: np.ndarray, added: float = 0.0) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -94,7 +94,7 @@ class Reader:
         module = self.reference.module
         names = {self.last, *self.layers} - {PENULTIMATE, INPUT}
         with NetworkErrors(partial(cannot_process, inputs)):
-            noted, output = _run(module, rows, names)
+            noted, output = run_noting(module, rows, names)
         scores = noted[self.last][1]
         if not self.logits_of_last:
             scores = self.reference.likelihood.pick(output)
@@ -221,7 +221,7 @@ def agrees(found: np.ndarray, logits: np.ndarray) -> bool:
 
 def _check_logits_of_last(reference: ReferenceModel, last: str, rows: Inputs) -> None:
     """Refuse probabilities that are not the softmax or sigmoid of the last layer."""
-    noted, output = _run(reference.module, rows, {last})
+    noted, output = run_noting(reference.module, rows, {last})
     expected = reference.likelihood.prediction(output).expected()
     proba = torch.softmax(_symmetric(as_columns(noted[last][1])), dim=-1)
     if proba.shape != expected.shape or not torch.allclose(proba, expected, rtol=1e-3, atol=1e-5):
@@ -231,10 +231,10 @@ def _check_logits_of_last(reference: ReferenceModel, last: str, rows: Inputs) ->
         )
 
 
-def _run(
-    module: nn.Module, rows: Inputs, names: set[str]
+def run_noting(
+    module: nn.Module, rows: Inputs, names: Iterable[str]
 ) -> tuple[dict[str, tuple[Any, Any]], Any]:
-    """Return inputs and outputs of some layers, and the output of the network."""
+    """Return inputs and outputs of layers, in the order in which they run, and of the network."""
     noted: dict[str, tuple[Any, Any]] = {}
     # Hooks also run where other threads run the same module.
     thread = threading.get_ident()
@@ -242,6 +242,7 @@ def _run(
     def note(name: str) -> Callable[..., None]:
         def hook(_: nn.Module, args: tuple, output: Any) -> None:
             if threading.get_ident() == thread:
+                noted.pop(name, None)
                 noted[name] = (args[0] if args else None, output)
 
         return hook
