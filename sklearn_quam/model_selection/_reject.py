@@ -16,7 +16,7 @@ from sklearn.base import (
     is_classifier,
 )
 from sklearn.model_selection import StratifiedShuffleSplit, check_cv
-from sklearn.utils import get_tags
+from sklearn.utils import check_consistent_length, get_tags
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
@@ -177,7 +177,8 @@ class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin,
         X : array-like of shape (n_samples, ...)
             Training data; with ``cv="prefit"``, samples that the estimator was not fitted to.
         **fit_params : dict
-            Arguments of the estimator's ``fit``; not where samples are held out in folds.
+            Arguments of the estimator's ``fit``. Weights, whose names end in ``sample_weight``, are
+            split as the samples are. None with ``cv="prefit"``.
 
         Returns
         -------
@@ -195,6 +196,14 @@ class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin,
                 f"cv={shown(self.cv)} is not understood: pass a share of the rows such as 0.25, a "
                 "number of folds, a splitter of scikit-learn, or 'prefit'."
             )
+        given = [name for name, value in fit_params.items() if value is not None]
+        if given and isinstance(self.cv, str):
+            raise TypeError(
+                f"With cv='prefit' nothing is fitted: pass {', '.join(given)} to the estimator's "
+                "fit."
+            )
+        weights = [value for name, value in fit_params.items() if _is_weight(name, value)]
+        check_consistent_length(y, *weights)
         if np.ndim(self.reject_label):
             raise ValueError(f"reject_label={shown(self.reject_label)} is no single label.")
         self.known_rows_: np.ndarray | None = None
@@ -209,10 +218,10 @@ class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin,
             split = StratifiedShuffleSplit(1, test_size=self.cv, random_state=self.random_state)
             warn_about_held_out_rows(self._inside())
             ((fit, held_out),) = self._splits(split, X, y)
-            self._fit_both(*_some(X, y, fit), **fit_params)
+            self._fit_both(*_some(X, y, fit), **_some_weights(fit_params, fit))
             doubt, right = self._judge_held_out(*_some(X, y, held_out))
         else:
-            doubt, right = self._judge_folds(X, y)
+            doubt, right = self._judge_folds(X, y, fit_params)
             self._fit_both(X, y, **fit_params)
         self.classes_ = self.estimator_.classes_
         self.reject_label_ = self.reject_label
@@ -279,11 +288,11 @@ class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin,
             return doubt[:, 0]
         return DoubtScale.fit(*self.known_rows_.T).share(*doubt.T)
 
-    def _judge_folds(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
+    def _judge_folds(self, X: Any, y: Any, fit_params: Any) -> tuple[np.ndarray, np.ndarray]:
         found = []
         folds = check_cv(self.cv, np.asarray(y), classifier=True)
         for fit, held_out in self._splits(folds, X, y):
-            self._fit_both(*_some(X, y, fit))
+            self._fit_both(*_some(X, y, fit), **_some_weights(fit_params, fit))
             found.append(self._judge(*_some(X, y, held_out)))
         doubt, right = (np.concatenate(part) for part in zip(*found, strict=True))
         self.known_rows_ = doubt if doubt.ndim > 1 else None
@@ -350,7 +359,7 @@ class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin,
         ndarray of shape (n_samples,), dtype bool
             False for samples that are rejected.
         """
-        check_is_fitted(self)
+        check_is_fitted(self, "threshold_")
         return self._measured(self._answers(X)[1]) <= self.threshold_
 
     def predict(self, X: Any) -> np.ndarray:
@@ -361,7 +370,7 @@ class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin,
         ndarray of shape (n_samples,)
             Of type object where no other holds both, such as text and a number.
         """
-        check_is_fitted(self)
+        check_is_fitted(self, "threshold_")
         answer, doubt = self._answers(X)
         answer = np.asarray(answer)
         label = np.asarray(self.reject_label_)
@@ -383,7 +392,7 @@ class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin,
         ndarray of shape (n_samples, n_classes)
             Probabilities of the classes.
         """
-        check_is_fitted(self)
+        check_is_fitted(self, "threshold_")
         return self.estimator_.predict_proba(X)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
@@ -399,7 +408,7 @@ class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin,
         float
             The accuracy; NaN if every sample is rejected.
         """
-        check_is_fitted(self)
+        check_is_fitted(self, "threshold_")
         doubt, right = self._judge(X, y)
         kept = self._measured(doubt) <= self.threshold_
         if not kept.any():
@@ -419,3 +428,16 @@ def _fit_together(labels: np.dtype, label: np.dtype) -> bool:
 
 def _some(X: Any, y: Any, rows: np.ndarray) -> tuple[Any, Any]:
     return some_rows(X, rows), some_rows(y, rows)
+
+
+def _some_weights(fit_params: dict[str, Any], rows: np.ndarray) -> dict[str, Any]:
+    """Return arguments of ``fit`` with the weights of some samples; steps of a pipeline, too."""
+    weights = {name for name, value in fit_params.items() if _is_weight(name, value)}
+    return {
+        name: some_rows(value, rows) if name in weights else value
+        for name, value in fit_params.items()
+    }
+
+
+def _is_weight(name: str, value: Any) -> bool:
+    return name.endswith("sample_weight") and value is not None

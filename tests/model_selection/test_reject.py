@@ -7,6 +7,8 @@ import pytest
 from sklearn.base import clone
 from sklearn.datasets import make_classification
 from sklearn.ensemble import IsolationForest
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, PredefinedSplit, cross_val_score
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
@@ -298,3 +300,39 @@ def test_folds_measure_doubt_with_all_rows():
     reject = RejectOptionClassifier(est, cv=2).fit(X[HELD_OUT], Y[HELD_OUT])
     assert reject.known_rows_.shape == (200, 2)
     assert abs(reject.accepts(X[NEW]).mean() - 0.9) < 0.1
+
+
+@pytest.mark.parametrize("cv", [0.25, 3])
+def test_weights_are_split_as_the_samples_are(cv):
+    weights = np.linspace(0.1, 1.0, len(X))
+    seen = []
+
+    class Noting(LogisticRegression):
+        def fit(self, X, y, sample_weight=None):
+            seen.append((X, sample_weight))
+            return super().fit(X, y, sample_weight)
+
+    pipe = make_pipeline(StandardScaler(with_mean=False, with_std=False), Noting())
+    reject = RejectOptionClassifier(pipe, cv=cv, random_state=0)
+    reject.fit(X, Y, noting__sample_weight=weights)
+    assert len(seen) == (1 if cv == 0.25 else 4)
+    for rows, of_rows in seen:
+        numbers = [np.flatnonzero((row == X).all(axis=1))[0] for row in rows]
+        np.testing.assert_array_equal(of_rows, weights[numbers])
+
+
+def test_weights_that_cannot_be_used_are_refused(given):
+    prefit = RejectOptionClassifier(given, cv="prefit")
+    with pytest.raises(TypeError, match="pass sample_weight to the estimator's fit"):
+        prefit.fit(X[HELD_OUT], Y[HELD_OUT], sample_weight=np.ones(200))
+    prefit.fit(X[HELD_OUT], Y[HELD_OUT], sample_weight=None)
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        RejectOptionClassifier(given).fit(X, Y, sample_weight=np.ones(7))
+
+
+def test_what_was_not_fitted_to_the_end_is_not_fitted():
+    reject = RejectOptionClassifier(LogisticRegression(), reject_label=0)
+    with pytest.raises(ValueError, match="one of the classes"):
+        reject.fit(X, Y)
+    with pytest.raises(NotFittedError):
+        reject.predict(X)
