@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -144,15 +146,48 @@ def described(transformers: Pipeline) -> str:
     """Return what is the same for transformers that do the same: the numbers that they hold."""
     digest = hashlib.sha256()
     for _, step in transformers.steps:
-        digest.update(type(step).__name__.encode())
-        for name, value in sorted(getattr(step, "__dict__", {}).items()):
-            if isinstance(value, (*_PLAIN, np.generic)):
-                digest.update(f"{name}={value!r};".encode())
-            elif isinstance(value, np.ndarray):
-                digest.update(f"{name}={value.dtype}{value.shape};".encode())
-                texts = value.dtype == object
-                digest.update(repr(value.tolist()).encode() if texts else value.tobytes())
+        for part in _contents(step, ()):
+            digest.update(part)
     return digest.hexdigest()
+
+
+def _contents(value: Any, above: tuple[int, ...]) -> Iterator[bytes]:
+    """Yield what a value holds as bytes, with the parts of its parts, such as fitted columns."""
+    if isinstance(value, Tensor):
+        value = value.detach().cpu().double().numpy()
+    elif hasattr(value, "to_numpy"):
+        value = value.to_numpy()
+    parts: Any = ()
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        yield f"{value.dtype}{value.shape};".encode() + value.tobytes()
+        return
+    if isinstance(value, np.ndarray):
+        yield f"{value.shape};".encode()
+        parts = enumerate(value.tolist())
+    elif isinstance(value, (list, tuple)):
+        parts = enumerate(value)
+    elif isinstance(value, dict):
+        parts = sorted(((repr(name), part) for name, part in value.items()), key=itemgetter(0))
+    elif isinstance(value, (set, frozenset)):
+        parts = ((name, None) for name in sorted(map(repr, value)))
+    elif hasattr(value, "__qualname__") or not hasattr(value, "__dict__"):
+        text = getattr(value, "__qualname__", None) or repr(value)
+        # Addresses differ from process to process.
+        yield (type(value).__name__ if " at 0x" in text else text).encode() + b";"
+        return
+    else:
+        kept = [item for item in vars(value).items() if _lasts(*item)]
+        parts = sorted(kept, key=itemgetter(0))
+    yield type(value).__name__.encode()
+    if id(value) not in above:
+        for name, part in parts:
+            yield f"{name}=".encode()
+            yield from _contents(part, (*above, id(value)))
+
+
+def _lasts(name: str, value: Any) -> bool:
+    """Return whether an attribute is not one that a process keeps for itself alone."""
+    return name != "memory" and not (name.startswith("_") and isinstance(value, _PLAIN))
 
 
 def _weights_of(module: nn.Module) -> dict[str, Tensor]:

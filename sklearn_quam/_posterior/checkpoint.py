@@ -110,6 +110,7 @@ class Checkpoint:
             and all(len(column) == rows.stop - rows.start for column in (*numbers, *vectors))
             and all(column.dtype.kind == "f" and np.isfinite(column).all() for column in numbers)
             and all(column.ndim == 1 for column in vectors)
+            and results.prediction.ndim == results.variance.ndim == 2
             and bool((uncertainty.epistemic >= 0).all())
         )
         if not fine:

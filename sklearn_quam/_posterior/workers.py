@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from joblib import Parallel, delayed, parallel_config
 from joblib.externals.loky.backend import reduction
+from joblib.externals.loky.process_executor import BrokenProcessPool
 from joblib.parallel import get_active_backend
 
 from .._network.limits import computing
@@ -74,11 +75,13 @@ def results_of_workers(
             run = Parallel(n_jobs=n_workers, return_as="generator_unordered", batch_size=1)
             for done in run(tasks()):
                 yield from done
-    except (PicklingError, TypeError, AttributeError) as error:
-        if "pickle" not in str(error).lower():
+    except (PicklingError, TypeError, AttributeError, BrokenProcessPool) as error:
+        if "pickl" not in str(error).lower():
             raise
+        # A worker that cannot read a task says why in the last line of its traceback.
+        reason = str(error.__cause__ or error).strip(' \n"').splitlines()[-1]
         raise TypeError(
-            f"The network cannot be sent to worker processes ({error}). Define its class in an "
+            f"The network cannot be sent to worker processes ({reason}). Define its class in an "
             "importable module and keep locks, files and generators out of it; or use n_jobs=1, or "
             "joblib.parallel_config(backend='threading')."
         ) from error

@@ -16,7 +16,7 @@ from sklearn.base import (
     is_classifier,
 )
 from sklearn.model_selection import StratifiedShuffleSplit
-from sklearn.utils import get_tags, indexable
+from sklearn.utils import check_consistent_length, get_tags, indexable
 from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
@@ -140,11 +140,20 @@ class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin,
         X : array-like of shape (n_samples, ...)
             Training data; with ``cv="prefit"``, samples that the estimator was not fitted to.
         **fit_params : dict
-            Arguments of the estimator's ``fit``.
+            Arguments of the estimator's ``fit``. Weights, whose names end in ``sample_weight``, are
+            split as the samples are. None with ``cv="prefit"``.
         """
         self._check_estimator()
         y = column_or_1d(from_tensor(y), warn=True)
         check_classification_targets(y)
+        fit_params = {name: value for name, value in fit_params.items() if value is not None}
+        if fit_params and self.cv == "prefit":
+            raise TypeError(
+                f"With cv='prefit' nothing is fitted: pass {', '.join(fit_params)} to the "
+                "estimator's fit."
+            )
+        weights = {name for name in fit_params if name.endswith("sample_weight")}
+        check_consistent_length(y, *(fit_params[name] for name in weights))
         if self.cv == "prefit":
             check_is_fitted(self._inside())
             self.estimator_, self.detector_ = self.estimator, self._given_detector()
@@ -153,6 +162,7 @@ class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin,
             X = indexable(from_tensor(X))[0] if open_source(X) is None else X
             fit, held_out = self._split(X, y)
             known, labels = some_rows(X, fit), y[fit]
+            fit_params |= {name: some_rows(fit_params[name], fit) for name in weights}
             self.estimator_ = clone(self.estimator).fit(known, labels, **fit_params)
             given = isinstance(self.doubt, str)
             self.detector_ = None if given else clone(self.doubt).fit(known, labels)
@@ -273,7 +283,7 @@ class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin,
         ndarray of shape (n_samples,), dtype bool
             False for samples that are rejected.
         """
-        check_is_fitted(self)
+        check_is_fitted(self, "threshold_")
         return self._measured(self._answers(X)[1]) <= self.threshold_
 
     def predict(self, X: Any) -> np.ndarray:
@@ -284,7 +294,7 @@ class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin,
         ndarray of shape (n_samples,)
             Labels.
         """
-        check_is_fitted(self)
+        check_is_fitted(self, "threshold_")
         answer, doubt = self._answers(X)
         answer = np.asarray(answer)
         if answer.dtype == np.uint64:  # signed numbers have only floats in common with it
@@ -306,7 +316,7 @@ class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin,
         ndarray of shape (n_samples, n_classes)
             Probabilities of the classes.
         """
-        check_is_fitted(self)
+        check_is_fitted(self, "threshold_")
         return self.estimator_.predict_proba(X)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
@@ -322,7 +332,7 @@ class RejectOptionClassifier(ShortMessages, ClassifierMixin, MetaEstimatorMixin,
         float
             The accuracy; NaN if every sample is rejected.
         """
-        check_is_fitted(self)
+        check_is_fitted(self, "threshold_")
         doubt, right = self._judge(X, y)
         kept = self._measured(doubt) <= self.threshold_
         if not kept.any():

@@ -7,6 +7,8 @@ import pytest
 from sklearn.base import clone
 from sklearn.datasets import make_classification
 from sklearn.ensemble import IsolationForest
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
@@ -269,3 +271,38 @@ def test_else_half_of_the_held_out_rows_measure_doubt_and_half_choose_the_thresh
     assert reject.coverage_ == pytest.approx(0.91, abs=0.01)
     assert abs(reject.accepts(X[NEW]).mean() - 0.9) < 0.1
     assert not reject.accepts(np.full((1, 6), 8.0))[0]
+
+
+def test_weights_are_split_as_the_samples_are():
+    weights = np.linspace(0.1, 1.0, len(X))
+    seen = []
+
+    class Noting(LogisticRegression):
+        def fit(self, X, y, sample_weight=None):
+            seen.append((X, sample_weight))
+            return super().fit(X, y, sample_weight)
+
+    pipe = make_pipeline(StandardScaler(with_mean=False, with_std=False), Noting())
+    reject = RejectOptionClassifier(pipe, random_state=0)
+    reject.fit(X, Y, noting__sample_weight=weights)
+    ((rows, of_rows),) = seen
+    numbers = [np.flatnonzero((row == X).all(axis=1))[0] for row in rows]
+    np.testing.assert_array_equal(of_rows, weights[numbers])
+
+
+def test_weights_that_cannot_be_used_are_refused(given):
+    prefit = RejectOptionClassifier(given, cv="prefit")
+    with pytest.raises(TypeError, match="pass sample_weight to the estimator's fit"):
+        prefit.fit(X[HELD_OUT], Y[HELD_OUT], sample_weight=np.ones(200))
+    prefit.fit(X[HELD_OUT], Y[HELD_OUT], sample_weight=None)
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        RejectOptionClassifier(given).fit(X, Y, sample_weight=np.ones(7))
+
+
+def test_what_was_not_fitted_to_the_end_is_not_fitted():
+    reject = RejectOptionClassifier(LogisticRegression())
+    labels = np.where(Y[0] == Y, "reject", "other")
+    with pytest.raises(ValueError, match="A class is called 'reject'"):
+        reject.fit(X, labels)
+    with pytest.raises(NotFittedError):
+        reject.predict(X)

@@ -162,6 +162,12 @@ def test_texts(kind):
     assert len(str(told.value)) < 300
 
 
+def test_a_list_of_mappings():
+    rows = [{"a": row[:2], "b": row[2:]} for row in X]
+    with pytest.raises(ValueError, match=r"items are mappings \(dict\).*one mapping of arrays"):
+        QUAMClassifier(dense()).fit(rows, Y)
+
+
 @pytest.mark.parametrize("path", ["images/1.JPG", Path("images/1")])
 def test_paths(path):
     with pytest.raises(ValueError, match=r"paths such as 'images/1.*ImageFolder"):

@@ -8,9 +8,11 @@ import pandas as pd
 import pytest
 import torch
 from joblib import _memmapping_reducer, parallel_config
+from joblib.externals.loky.process_executor import BrokenProcessPool
 from torch import nn
 
 from sklearn_quam import QUAMClassifier
+from sklearn_quam._posterior import workers
 from sklearn_quam._search.penalty import engine
 
 from ..networks import Dense
@@ -150,6 +152,26 @@ def test_a_network_that_cannot_be_sent_says_what_to_do(data):
     with pytest.raises(TypeError, match=r"cannot be sent to worker processes.*threading"):
         est.predict_uncertainty(X[:6])
     with parallel_config(backend="threading"):
+        est.predict_uncertainty(X[:6])
+
+
+def test_a_worker_that_cannot_read_its_task_says_why(data, module, monkeypatch):
+    def broken(tasks):
+        try:
+            raise ImportError('"""\nTraceback\nModuleNotFoundError: No module named \'mine\'\n"""')
+        except ImportError as why:
+            # The words of loky.
+            raise BrokenProcessPool(
+                "A task has failed to un-serialize. Please ensure that the arguments of the "
+                "function are all picklable."
+            ) from why
+
+    X, y = data
+    est = make(module, n_jobs=2).fit(X, y)
+    monkeypatch.setattr(workers, "Parallel", lambda **kwargs: broken)
+    with pytest.raises(
+        TypeError, match=r"worker processes \(ModuleNotFoundError: .*'mine'\)\. Def"
+    ):
         est.predict_uncertainty(X[:6])
 
 

@@ -162,6 +162,7 @@ def forged_chunks(file):
         yield header, others
         yield header, {**others, name: array[:0]}
         yield header, {**others, name: torch.cat([array, array])}
+        yield header, {**others, name: array[:, None]}
         if name in ("prediction", "uncertainty.epistemic", "uncertainty.aleatoric"):
             yield header, {**others, name: torch.full_like(array, torch.nan)}
             yield header, {**others, name: torch.full_like(array, torch.inf)}

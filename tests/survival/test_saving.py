@@ -1,15 +1,19 @@
 """Fitted estimators in files without code."""
 
 import pickle
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 import torch
-from sklearn.compose import TransformedTargetRegressor
+from sklearn.compose import TransformedTargetRegressor, make_column_transformer
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.impute import KNNImputer, SimpleImputer
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from torch import nn
 
 from sklearn_quam import (
@@ -163,6 +167,50 @@ def test_transformers_are_those_of_the_passed_pipeline(tmp_path):
     with pytest.raises(UnreadableFileError, match="pass the fitted pipeline"):
         load(tmp_path / "est", estimator=pipe[-1])
     other = make_pipeline(StandardScaler(), LogisticRegression()).fit(2 * X, Y)
+    with pytest.raises(UnreadableFileError, match="not those that it was saved with"):
+        load(tmp_path / "est", estimator=other)
+
+
+def columns(X):
+    """Return a pipeline of fitted transformers inside of others."""
+    scaled = make_pipeline(SimpleImputer(), StandardScaler())
+    split = make_column_transformer((scaled, [0, 1]), (KNNImputer(), [2]), (OneHotEncoder(), [3]))
+    return make_pipeline(split, LogisticRegression()).fit(X, Y)
+
+
+def test_transformers_inside_of_others_are_compared(tmp_path):
+    digits = np.column_stack([X[:, :3], np.arange(len(X)) % 2])
+    pipe = columns(digits)
+    est = QUAMClassifier(pipe).fit(digits, Y)
+    same = [pipe, columns(digits), pickle.loads(pickle.dumps(pipe))]
+    for network in same:
+        again = through_a_file(est, tmp_path, network)
+        assert_same(again.predict_uncertainty(digits), est.predict_uncertainty(digits))
+    for column in range(4):
+        other = digits.copy()
+        other[:, column] += 2
+        with pytest.raises(UnreadableFileError, match="not those that it was saved with"):
+            load(tmp_path / "est", estimator=columns(other))
+
+
+LOADS_TEXTS = """
+import pickle, sys
+from sklearn_quam import load
+pipe = pickle.load(open(sys.argv[1], "rb"))
+pipe.predict(["ape"])
+load(sys.argv[2], estimator=pipe)
+"""
+
+
+def test_transformers_of_texts_are_the_same_in_another_process(tmp_path):
+    pipe = make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(WORDS, Y)
+    QUAMClassifier(pipe).fit(WORDS.tolist(), Y).save(tmp_path / "est")
+    (tmp_path / "pipe").write_bytes(pickle.dumps(pipe))
+    run = [sys.executable, "-c", LOADS_TEXTS, tmp_path / "pipe", tmp_path / "est"]
+    subprocess.run(run, check=True)
+    other = make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(
+        np.where(WORDS == "cat", "cow", WORDS), Y
+    )
     with pytest.raises(UnreadableFileError, match="not those that it was saved with"):
         load(tmp_path / "est", estimator=other)
 

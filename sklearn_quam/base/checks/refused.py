@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -66,11 +67,17 @@ def _refuse_several_labels(values: np.ndarray) -> None:
 
 
 def refuse_texts(X: Any) -> None:
-    """Refuse texts, and paths of files, where a network takes numbers."""
+    """Refuse texts, paths of files, and mappings of single rows, where a network takes numbers."""
     is_vector = isinstance(X, (list, tuple)) or len(getattr(X, "shape", ())) == 1
     if open_source(X) is not None or not is_vector or not len(X):
         return
     first = X.iloc[0] if hasattr(X, "iloc") else X[0]
+    if isinstance(first, Mapping):
+        raise ValueError(
+            f"X is a list whose items are mappings ({type(first).__name__}). Pass one mapping of "
+            "arrays, such as tokenizer(texts, padding=True, return_tensors='np'), or a data set or "
+            "DataLoader whose items these are."
+        )
     if not isinstance(first, (str, os.PathLike)):
         return
     if isinstance(first, os.PathLike) or os.path.splitext(first)[1].lower() in _FILES:
