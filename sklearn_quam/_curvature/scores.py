@@ -129,7 +129,9 @@ class WholeNetwork:
         given = self.network.executor.likelihood
         if isinstance(given, CategoricalLikelihood):
             return CategoricalLikelihood("logits")
-        return given if given.link == "mean" else GaussianLikelihood("mean_log_variance")
+        if given.link == "mean":
+            return GaussianLikelihood("mean", given.noise_variance)
+        return GaussianLikelihood("mean_log_variance")
 
     def scores(self, prediction: Prediction) -> Tensor:
         """Return the scores that make a prediction."""
@@ -209,6 +211,8 @@ def find_head(network: FreeNetwork) -> Head | None:
     if len(layers) != 1 or set(network.free.start) != set(parts):
         return None
     likelihood, kinds = network.executor.likelihood, [type(ending) for ending in endings]
+    if getattr(likelihood, "units", None) is not None:
+        return None
     link = likelihood.link
     if (link, kinds) in (("probabilities", [nn.Softmax]), ("log_probabilities", [nn.LogSoftmax])):
         likelihood = CategoricalLikelihood("logits")

@@ -171,6 +171,9 @@ class GaussianLikelihood(_Fisher):
     # Of each output, for networks that return the mean only
     noise_variance: Tensor | None = None
     output: str | int | None = None
+    # Factors and shifts from the means that the network returns to the target. They are not put
+    # into the weights of the last layer, so that the prior of these stays the same.
+    units: tuple[Tensor, Tensor] | None = None
     kind: ClassVar = Gaussian
 
     def pick(self, output: Any) -> Any:
@@ -183,6 +186,9 @@ class GaussianLikelihood(_Fisher):
         output = self.pick(output)
         if self.link == "mean":
             mean = as_columns(output)
+            if self.units is not None:
+                scale, shift = self.units
+                mean = mean * scale.to(mean) + shift.to(mean)
             noise = self.noise_variance
             variance = torch.ones_like(mean) if noise is None else noise.to(mean).expand_as(mean)
             return Gaussian(mean, variance)

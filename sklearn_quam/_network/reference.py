@@ -30,7 +30,7 @@ from .likelihood import CategoricalLikelihood, GaussianLikelihood, Likelihood, i
 from .limits import batches, peak_bytes
 from .outputs import InvalidOutputError, NetworkErrors, picked
 from .predictions import Prediction, from_arrays, to_arrays
-from .wrapped import TakesNamed, in_target_units, returned
+from .wrapped import TakesNamed, returned
 
 _PROBE_ROWS = 16
 # Types of whole numbers are tried out, but not all those of a large number of inputs.
@@ -183,7 +183,7 @@ def build_reference(
     target = first.device if device is None else _device(device)
     module, probe, given, dtypes = first_run(network.module.to(target), source, target)
     chosen = network.link or infer_link(picked(given, output), task)
-    likelihood: Likelihood
+    likelihood: Any
     if task == "classifier":
         likelihood = CategoricalLikelihood(chosen, output)
     else:
@@ -198,10 +198,7 @@ def build_reference(
                 "are supported. Pass the network itself (its regressor_) with the transformed "
                 "target as y."
             )
-        in_target_units(module, *scaled, output)
-        likelihood = replace(likelihood, output=None)
-        with NetworkErrors():
-            given = module(*rows.clone().parts)
+        likelihood = replace(likelihood, units=tuple(map(torch.as_tensor, scaled)))
     reference = ReferenceModel(
         module,
         likelihood,

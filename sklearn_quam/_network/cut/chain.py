@@ -25,7 +25,6 @@ from torch.overrides import TorchFunctionMode
 from ...exceptions import NetworkError
 from ..inputs.rows import Inputs
 from ..outputs import NetworkErrors
-from ..wrapped import TargetUnits
 from .running import Pick, UpToCut, agree, copy_sharing
 
 # Every elementwise function behind a module of torch.nn, and a few more.
@@ -247,7 +246,7 @@ class Chained(nn.Module):
                 values = activation(values)
         return values if self._ending is None else self._ending(values)
 
-    def read(self) -> tuple[list[tuple[str, str]], list[Layer], list[Callable[[Tensor], Tensor]]]:
+    def read(self) -> tuple[list[tuple[str, str]], list[Layer], list[Any]]:
         """Return names of weights and biases, the layers, and functions behind the last layer.
 
         These functions take values of shape (n_models, n_outputs, n_samples).
@@ -257,12 +256,8 @@ class Chained(nn.Module):
             part: Any = self.get_submodule(path)
             names.append(named)
             layers.append(Layer(part.weight, part.bias, activation))
-        ending = self._ending
-        if ending is None:
-            return names, layers, []
-        if isinstance(ending, TargetUnits):
-            return names, layers, [ending.over_middle]
-        return names, layers, [type(ending)(dim=1)]
+        endings = [] if self._ending is None else [type(self._ending)(dim=1)]
+        return names, layers, endings
 
 
 class UpToChain(UpToCut):
@@ -309,8 +304,7 @@ def cut_before_chain(
     layers = _chain_from(calls[0], noting.calls)
     first = next(known[id(one)] for one in calls[0].layer if id(one) in known)
     copied = copy_sharing(module)
-    units = [part for part in module.modules() if isinstance(part, TargetUnits)]
-    endings = [None, *units, nn.Softmax(dim=-1), nn.LogSoftmax(dim=-1)]
+    endings = [None, nn.Softmax(dim=-1), nn.LogSoftmax(dim=-1)]
     for ending, at_position in [*((one, False) for one in endings), (None, True)]:
         rest = Chained(layers, known, ending)
         for name in names:
