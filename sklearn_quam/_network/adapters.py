@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.exceptions import NotFittedError
@@ -35,8 +36,7 @@ _ACTIVATIONS: dict[str, type[nn.Module]] = {
     "tanh": nn.Tanh,
     "relu": nn.ReLU,
 }
-_SKLEARN_CLASSIFIERS = (MLPClassifier, LogisticRegression)
-_SKLEARN_REGRESSORS = (MLPRegressor, LinearRegression, Ridge, RidgeCV)
+_SKLEARN = (MLPClassifier, LogisticRegression, MLPRegressor, LinearRegression, Ridge, RidgeCV)
 # What the module of a skorch net returns that was trained with a criterion.
 _LINKS: dict[str, dict[Any, str]] = {
     "regressor": {
@@ -121,12 +121,9 @@ def _task_of(estimator: Any) -> Any:
     """Return the task of an estimator, None if it may be either."""
     if isinstance(estimator, nn.Module):
         return None
-    if is_skorch(estimator):
-        return _skorch_task(estimator)
-    if isinstance(estimator, _SKLEARN_CLASSIFIERS):
-        return "classifier"
-    if isinstance(estimator, _SKLEARN_REGRESSORS):
-        return "regressor"
+    if is_skorch(estimator) or isinstance(estimator, _SKLEARN):
+        kinds = {ClassifierMixin: "classifier", RegressorMixin: "regressor"}
+        return next((task for kind, task in kinds.items() if isinstance(estimator, kind)), None)
     if isinstance(estimator, type):
         raise TypeError(
             f"{estimator.__name__} is a class: pass an object, {estimator.__name__}(...), which "
@@ -146,13 +143,37 @@ def _task_of(estimator: Any) -> Any:
 
 def read_network(estimator: Any, *, task: str, link: str | None = None) -> Network:
     """Return the network inside a fitted estimator."""
-    allowed = CLASSIFIER_LINKS if task == "classifier" else REGRESSOR_LINKS
+    is_classifier = task == "classifier"
+    allowed = CLASSIFIER_LINKS if is_classifier else REGRESSOR_LINKS
     if link is not None and link not in allowed:
         raise ValueError(f"link={shown(link)} is not for a {task}; choose one of {allowed}.")
     check_kind(estimator, task)
     if isinstance(estimator, nn.Module):
-        return _read_module(estimator, task, link)
-    return (_read_skorch if is_skorch(estimator) else _read_sklearn)(estimator, task, link)
+        if not is_classifier:
+            return Network(copy_module(estimator), link)
+        return Network(copy_module(estimator), link or "logits", _names_of_columns(estimator))
+    classes = getattr(estimator, "classes_", None) if is_classifier else None
+    if is_skorch(estimator):
+        return Network(
+            copy_module(estimator.module_),
+            _skorch_link(estimator, task, link),
+            classes,
+            threshold=getattr(estimator, "threshold", 0.5),
+        )
+    module, own = _sklearn_module(estimator), "mean"
+    if is_classifier:
+        n_outputs: Any = module[-1].out_features
+        own = "logits" if n_outputs > 1 else "binary_logit"
+        if own == "logits" and getattr(estimator, "out_activation_", None) == "logistic":
+            raise ValueError(
+                "This MLPClassifier predicts several labels a row. Wrap the estimator: "
+                "sklearn_quam.multioutput.MultiLabelClassifier(estimator)."
+            )
+    if link not in (None, own):
+        raise ValueError(
+            f"link={shown(link)} is not what {type(estimator).__name__} returns: leave link=None."
+        )
+    return Network(module, own, classes, labels_are_indices=False)
 
 
 def copy_module(module: nn.Module) -> nn.Module:
@@ -217,35 +238,12 @@ def _fix_computed_weights(module: nn.Module) -> None:
                 remove_spectral_norm(part, hook.name)
 
 
-def _read_module(module: nn.Module, task: str, link: str | None) -> Network:
-    if task == "regressor":
-        return Network(copy_module(module), link)
-    return Network(copy_module(module), link or "logits", classes=_names_of_columns(module))
-
-
 def _names_of_columns(module: nn.Module) -> np.ndarray | None:
     """Return what a network of transformers calls its classes, in the order of its columns."""
     names = getattr(getattr(module, "config", None), "id2label", None)
     if not isinstance(names, Mapping) or not all(isinstance(n, str) for n in names.values()):
         return None
     return np.array([names[number] for number in sorted(names, key=int)])
-
-
-def _skorch_task(net: Any) -> str | None:
-    import skorch
-
-    if isinstance(net, (skorch.NeuralNetClassifier, skorch.NeuralNetBinaryClassifier)):
-        return "classifier"
-    return "regressor" if isinstance(net, skorch.NeuralNetRegressor) else None
-
-
-def _read_skorch(net: Any, task: str, link: str | None) -> Network:
-    return Network(
-        copy_module(net.module_),
-        _skorch_link(net, task, link),
-        classes=getattr(net, "classes_", None) if task == "classifier" else None,
-        threshold=getattr(net, "threshold", 0.5),
-    )
 
 
 def _skorch_link(net: Any, task: str, link: str | None) -> str | None:
@@ -271,55 +269,25 @@ def _skorch_link(net: Any, task: str, link: str | None) -> str | None:
     return link or implied
 
 
-def _read_sklearn(estimator: Any, task: str, link: str | None) -> Network:
-    if task == "classifier":
-        network = _read_sklearn_classifier(estimator)
-    else:
-        network = Network(_sklearn_module(estimator), "mean")
-    if link not in (None, network.link):
-        raise ValueError(
-            f"link={shown(link)} is not what {type(estimator).__name__} returns: leave link=None."
-        )
-    return network
-
-
-def _read_sklearn_classifier(estimator: Any) -> Network:
-    if isinstance(estimator, MLPClassifier):
-        binary = estimator.out_activation_ == "logistic"
-        if binary and estimator.n_outputs_ > 1:
-            raise ValueError(
-                "This MLPClassifier predicts several labels a row. Wrap the estimator: "
-                "sklearn_quam.multioutput.MultiLabelClassifier(estimator)."
-            )
-    else:
-        binary = len(estimator.coef_) == 1
-    link = "binary_logit" if binary else "logits"
-    module = _sklearn_module(estimator)
-    return Network(module, link, classes=estimator.classes_, labels_are_indices=False)
-
-
-def _sklearn_module(estimator: Any) -> nn.Module:
+def _sklearn_module(estimator: Any) -> nn.Sequential:
     """Return the layers of a scikit-learn network or linear model, in their own precision."""
-    if not hasattr(estimator, "coefs_"):
-        weight = np.atleast_2d(estimator.coef_)
-        bias = np.broadcast_to(estimator.intercept_, len(weight))
-        return nn.Sequential(_linear(weight, bias)).eval().requires_grad_(False)
+    if hasattr(estimator, "coefs_"):
+        weights, biases = [coef.T for coef in estimator.coefs_], estimator.intercepts_
+    else:
+        weights = [np.atleast_2d(estimator.coef_)]
+        biases = [np.broadcast_to(estimator.intercept_, len(weights[0]))]
     layers: list[nn.Module] = []
-    for coef, intercept in zip(estimator.coefs_, estimator.intercepts_, strict=True):
+    for weight, bias in zip(weights, biases, strict=True):
         if layers:
             layers.append(_ACTIVATIONS[estimator.activation]())
-        layers.append(_linear(coef.T, intercept))
-    if estimator.out_activation_ == "exp":
+        # "meta" draws no initial weights: the global random state stays as it is.
+        layer = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
+        layer.weight = nn.Parameter(torch.tensor(np.ascontiguousarray(weight)))
+        layer.bias = nn.Parameter(torch.tensor(np.ascontiguousarray(bias)).to(layer.weight.dtype))
+        layers.append(layer)
+    if getattr(estimator, "out_activation_", None) == "exp":
         layers.append(_Exp())
     return nn.Sequential(*layers).eval().requires_grad_(False)
-
-
-def _linear(weight: np.ndarray, bias: np.ndarray) -> nn.Linear:
-    # "meta" draws no initial weights: the global random state stays as it is.
-    layer = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
-    layer.weight = nn.Parameter(torch.tensor(np.ascontiguousarray(weight)))
-    layer.bias = nn.Parameter(torch.tensor(np.ascontiguousarray(bias), dtype=layer.weight.dtype))
-    return layer
 
 
 def inside(wrapper: Any) -> Any:
