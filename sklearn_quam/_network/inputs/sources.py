@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -46,26 +45,10 @@ class StoredArrays:
 
     def read(self, index: Any) -> tuple[np.ndarray, ...]:
         """Return some rows of each array."""
-        return tuple(_read(array, index) for array in self.arrays)
-
-
-def _read(array: Any, index: Any) -> np.ndarray:
-    part = array[index]
-    if hasattr(part, "compute"):
-        part = part.compute()
-    if not isinstance(array, np.memmap):
-        return np.asarray(part)
-    part = np.array(part)
-    _forget_pages(array)
-    return part
-
-
-def _forget_pages(array: np.memmap) -> None:
-    """Release the memory of pages that were read, which would add up to the whole file."""
-    owner = getattr(array, "_mmap", None)
-    # A private map holds changes in that memory alone.
-    if array.mode != "c" and isinstance(owner, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-        owner.madvise(mmap.MADV_DONTNEED)
+        parts = (array[index] for array in self.arrays)
+        return tuple(
+            np.asarray(part.compute() if hasattr(part, "compute") else part) for part in parts
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,9 +152,7 @@ def _several(parts: tuple[Any, ...], names: tuple[str, ...] | None) -> StoredArr
         refuse_masked(part, f"X[{label!r}]")
         if is_dataset(part):
             raise ValueError(f"X holds several data sets: pass one of them, X[{label!r}].")
-        array = _of_dask(part) if is_dask(part) else from_tensor(part)
-        if not hasattr(array, "compute"):
-            array = array if isinstance(array, np.memmap) else as_array(array, label)
+        array = _of_dask(part) if is_dask(part) else as_array(from_tensor(part), label)
         if not array.ndim or array.dtype.kind not in "fiub":
             raise ValueError(
                 f"X holds several inputs of the network, and each must be an array of numbers with "
@@ -212,7 +193,7 @@ def transformed(transformers: Pipeline | None, X: Any, source: Source | None) ->
     if transformers is None:
         return StoredArrays((X,)) if source is None else source
     if isinstance(source, StoredArrays) and len(source.arrays) == 1:
-        return View(source, transform=partial(transform, transformers))
+        return View(source, transform=partial(_transformed_array, transformers))
     rows = _transform(transformers, X)
     return open_source(rows) or StoredArrays((_checked(rows),))
 
@@ -222,8 +203,7 @@ def as_dense(X: Any) -> Any:
     return X.toarray() if issparse(X) else X
 
 
-def transform(transformers: Pipeline, X: Any) -> np.ndarray:
-    """Return some rows, transformed."""
+def _transformed_array(transformers: Pipeline, X: Any) -> np.ndarray:
     return _checked(_transform(transformers, X))
 
 
