@@ -30,8 +30,7 @@ _DEVICES = ("cpu", "cuda", "mps", "xpu")
 class StoredModule:
     """A network without its code."""
 
-    # As text
-    layers: str
+    # Types and plain attributes of its modules, as text
     values: dict[str, str]
     weights: dict[str, Tensor]
     named: tuple[str, ...] | None
@@ -40,15 +39,17 @@ class StoredModule:
 
 def stored_module(module: nn.Module) -> StoredModule:
     """Return a network, as `build_reference` has prepared it, without its code."""
-    values = {
-        f"{name}.{key}".lstrip("."): repr(list(value) if isinstance(value, tuple) else value)
-        for name, part in module.named_modules()
-        for key, value in vars(part).items()
-        if not key.startswith("_") and key != "training" and _is_plain(value)
-    }
+    values = {}
+    for name, part in module.named_modules():
+        values[f"type of {name or 'the network'}"] = type(part).__name__
+        for key, value in vars(part).items():
+            several = isinstance(value, (tuple, list))
+            plain = all(isinstance(one, _PLAIN) for one in (value if several else [value]))
+            if plain and not key.startswith("_") and key != "training":
+                values[f"{name}.{key}".lstrip(".")] = repr(list(value) if several else value)
     named = module._named_inputs if isinstance(module, TakesNamed) else None
     own_precision = isinstance(vars(module).get("forward"), InOwnPrecision)
-    return StoredModule(repr(module), values, _weights_of(module), named, own_precision)
+    return StoredModule(values, _weights_of(module), named, own_precision)
 
 
 class GivenNetworks:
@@ -86,7 +87,9 @@ class GivenNetworks:
                 module.forward = InOwnPrecision(module)
             differing = _differences(module, stored)
             if not differing:
-                _fill(module, stored.weights)
+                for name, weight in _weights_of(module).items():
+                    # Ties between parameters stay.
+                    weight.data = stored.weights[name].clone()
                 return module
             found.append(differing)
         raise UnreadableFileError(
@@ -159,20 +162,4 @@ def _differences(module: nn.Module, stored: StoredModule) -> list[str]:
             for name in sorted(before.keys() | after.keys())
             if before.get(name) != after.get(name)
         ]
-    if not found and now.layers != stored.layers:
-        found = [f"{now.layers} instead of {stored.layers}"]
     return found
-
-
-def _fill(module: nn.Module, weights: dict[str, Tensor]) -> None:
-    own = _weights_of(module)
-    with torch.no_grad():
-        for name, tensor in weights.items():
-            # Ties between parameters stay.
-            own[name].data = tensor.clone()
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, (tuple, list)):
-        return all(isinstance(part, _PLAIN) for part in value)
-    return isinstance(value, _PLAIN)

@@ -215,7 +215,7 @@ def identity(estimator: Any, data: Any, models: Any) -> str:
     units = [part.tolist() for part in getattr(likelihood, "units", None) or ()]
     made_of = (
         [type(estimator).__name__, sorted(arguments.items()), data.seed, rows],
-        [module.layers, module.values, module.named, sorted(module.weights)],
+        [module.values, module.named, sorted(module.weights)],
         [likelihood.link, likelihood.output, units, reference.device.type, reference.threshold],
         [f"{value:.4g}" for value in noise],
         list(getattr(estimator, "parameter_names_", ())),
