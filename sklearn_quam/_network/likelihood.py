@@ -126,12 +126,13 @@ class CategoricalLikelihood(_Fisher):
         """Refuse output for training rows that the link cannot be applied to."""
         scores = _checked_columns(self.pick(output))
         width = scores.shape[-1]
-        if self.link in ("binary_logit", "probability") and width != 1:
+        is_single = self.link in ("binary_logit", "probability")
+        if is_single and width != 1:
             raise InvalidOutputError(
                 f"The network returns {width} columns, but link='{self.link}' means one. "
                 "Pass link='logits' if the columns are class scores, or 'probabilities'."
             )
-        if self.link not in ("binary_logit", "probability") and width == 1:
+        if not is_single and width == 1:
             right = "probability" if _in_unit_range(scores) else "binary_logit"
             raise InvalidOutputError(
                 f"The network returns a single column, but link='{self.link}' needs one column "
@@ -302,8 +303,8 @@ def _in_unit_range(proba: Tensor) -> bool:
     return bool(((proba >= 0) & (proba <= 1 + _NORMALISATION_TOLERANCE)).all())
 
 
-def _sums_to_one(proba: Tensor) -> bool:
-    close = (proba.sum(dim=-1) - 1).abs() < _NORMALISATION_TOLERANCE
+def _sums_to_one(proba: Tensor, tolerance: float = _NORMALISATION_TOLERANCE) -> bool:
+    close = (proba.sum(dim=-1) - 1).abs() < tolerance
     return _in_unit_range(proba) and bool(close.all())
 
 
@@ -312,8 +313,7 @@ def looks_like_probabilities(output: Output) -> bool:
     scores = as_columns(output)
     if scores.shape[-1] == 1:
         return _in_unit_range(scores)
-    sums = scores.sum(dim=-1)
-    return bool(((sums - 1).abs() < 1e-4).all()) and _sums_to_one(scores)
+    return _sums_to_one(scores, tolerance=1e-4)
 
 
 def infer_link(output: Output, task: str) -> str:

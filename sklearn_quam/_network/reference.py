@@ -75,12 +75,12 @@ class ReferenceModel:
 
     def predict(self, inputs: Inputs | StoredRows) -> Prediction:
         """Return the prediction for some rows, computed in batches."""
+        module, likelihood = self.module, self.likelihood
         with torch.no_grad():
-            parts: list[Any] = [
-                predict_batch(self.module, self.likelihood, inputs[rows])
-                for rows in batches(inputs)
+            parts: Any = [
+                predict_batch(module, likelihood, inputs[rows]) for rows in batches(inputs)
             ]
-        return self.likelihood.kind.cat(parts)
+        return likelihood.kind.cat(parts)
 
 
 def predict_batch(
@@ -130,13 +130,12 @@ class TrainingSet:
 
     def in_double(self) -> TrainingSet:
         """Return the same rows in double precision; indices stay what they are."""
-        return replace(
-            self,
-            inputs=None if self.inputs is None else self.inputs.in_double(),
-            rows=tuple(as_double(part) for part in self.rows),
-            target=as_double(self.target),
-            weight=None if self.weight is None else as_double(self.weight),
-            losses=as_double(self.losses),
+        return TrainingSet(
+            None if self.inputs is None else self.inputs.in_double(),
+            tuple(map(as_double, self.rows)),
+            as_double(self.target),
+            None if self.weight is None else as_double(self.weight),
+            as_double(self.losses),
         )
 
     def rows_at(self, index: Tensor | slice) -> Rows:
@@ -179,15 +178,12 @@ def build_reference(
     """
     transformers, final = split_pipeline(estimator)
     network = read_network(final, task=task, link=link)
-    first = next(network.module.parameters(), torch.empty(0))
-    target = first.device if device is None else _device(device)
+    own = next(network.module.parameters(), torch.empty(0)).device
+    target = own if device is None else _device(device)
     module, probe, given, dtypes = first_run(network.module.to(target), source, target)
     chosen = network.link or infer_link(picked(given, output), task)
-    likelihood: Any
-    if task == "classifier":
-        likelihood = CategoricalLikelihood(chosen, output)
-    else:
-        likelihood = GaussianLikelihood(chosen, output=output)
+    kind: Any = CategoricalLikelihood if task == "classifier" else GaussianLikelihood
+    likelihood = kind(chosen, output=output)
     likelihood.check(given)
     scaled = target_scale(estimator, likelihood.n_outputs(given))
     rows = StoredRows(StoredArrays(probe, source.names), dtypes, target)[:]
@@ -199,6 +195,10 @@ def build_reference(
                 "target as y."
             )
         likelihood = replace(likelihood, units=tuple(map(torch.as_tensor, scaled)))
+    # All rows at once: batches of large rows would be smaller.
+    again: list[Prediction] = []
+    with torch.no_grad():
+        needed = peak_bytes(lambda: again.append(predict_batch(module, likelihood, rows)))
     reference = ReferenceModel(
         module,
         likelihood,
@@ -207,15 +207,11 @@ def build_reference(
         dtypes,
         source.names,
         target,
-        any_ndim=is_torch(final),
-        threshold=network.threshold,
+        is_torch(final),
+        network.threshold,
+        needed // len(rows),
     )
-    expected, again = likelihood.prediction(given), []
-    # All rows at once: batches of large rows would be smaller.
-    with torch.no_grad():
-        needed = peak_bytes(lambda: again.append(predict_batch(module, likelihood, rows)))
-    _check_rows(reference, rows, expected, again[0])
-    reference = replace(reference, bytes_per_row=needed // len(rows))
+    _check_rows(reference, rows, likelihood.prediction(given), again[0])
     return reference, network, likelihood.n_outputs(given)
 
 
@@ -276,14 +272,12 @@ def _check_rows(
     if _close(expected, reference.predict(inputs[len(inputs) // 2 :])):
         return
     cure = (
-        "BatchNorm layers need track_running_stats=True, recurrent and attention layers "
+        "Dynamically quantised layers scale all rows of a batch together: pass the network as it "
+        "was before quantisation."
+        if any(map(is_quantised, reference.module.modules()))
+        else "BatchNorm layers need track_running_stats=True, recurrent and attention layers "
         "batch_first=True."
     )
-    if any(map(is_quantised, reference.module.modules())):
-        cure = (
-            "Dynamically quantised layers scale all rows of a batch together: pass the network "
-            "as it was before quantisation."
-        )
     raise InvalidOutputError(f"The network's output for a row depends on the other rows. {cure}")
 
 
@@ -311,12 +305,9 @@ def in_order(source: Source, names: tuple[str, ...] | None) -> Source:
     if names == source.names:
         return source
     if names is None or source.names is None or set(names) != set(source.names):
-        raise ValueError(
-            f"X has the inputs {_shown(source.names)}, but the network was fitted with "
-            f"{_shown(names)}."
+        found, wanted = (
+            "without names" if one is None else f"named {shown(list(one))}"
+            for one in (source.names, names)
         )
+        raise ValueError(f"X has the inputs {found}, but the network was fitted with {wanted}.")
     return View(source, order=names)
-
-
-def _shown(names: tuple[str, ...] | None) -> str:
-    return "without names" if names is None else f"named {shown(list(names))}"

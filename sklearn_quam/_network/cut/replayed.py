@@ -120,10 +120,7 @@ class Replay(SameNames):
     def forward(self, *values: Tensor) -> Any:
         """Return the output of the network."""
         rest = iter(values[self._n_inputs :])
-        outputs = {
-            key: pytree.tree_map(lambda part: part.take(rest), form)
-            for key, form in self._kept.items()
-        }
+        outputs = pytree.tree_map(lambda part: part.take(rest), self._kept)
         with _during(outputs):
             return self._pick(self._network(*values[: self._n_inputs]))
 
@@ -145,13 +142,13 @@ class UpToModules(UpToCut):
             output = self.pick(self.module(*inputs))
         if set(self.kept) != set(outputs):
             raise NetworkError("For some rows the network runs other modules.")
-        for key, form in self.kept.items():
-            leaves = zip(pytree.tree_leaves(form), pytree.tree_leaves(outputs[key]), strict=True)
-            for part, value in leaves:
-                if part.axis is not None:
-                    rows = value.movedim(part.axis, 0)
-                    # Where no numbers are needed, an empty tensor holds the shape.
-                    values.append(rows if part.needed else rows.new_empty((*rows.shape, 0)))
+        ordered = {key: outputs[key] for key in self.kept}
+        leaves = map(pytree.tree_leaves, (self.kept, ordered))
+        for part, value in zip(*leaves, strict=True):
+            if part.axis is not None:
+                rows = value.movedim(part.axis, 0)
+                # Where no numbers are needed, an empty tensor holds the shape.
+                values.append(rows if part.needed else rows.new_empty((*rows.shape, 0)))
         return output, tuple(values)
 
 
@@ -260,4 +257,4 @@ def _without_unneeded(frozen: UpToModules, probe: Inputs) -> _Kept:
     def marked(part: _Part) -> _Part:
         return part if part.axis is None else replace(part, needed=next(needed))
 
-    return {key: pytree.tree_map(marked, form) for key, form in frozen.kept.items()}
+    return pytree.tree_map(marked, frozen.kept)
