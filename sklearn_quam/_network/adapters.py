@@ -52,11 +52,6 @@ _LINKS: dict[str, dict[Any, str]] = {
 }
 # What a network may be wrapped in, besides pipelines.
 WRAPPERS = (FrozenEstimator, BaseSearchCV, TransformedTargetRegressor)
-_SUPPORTED = (
-    "a skorch net, a torch.nn.Module, an MLPClassifier, MLPRegressor, LogisticRegression, "
-    "LinearRegression or Ridge, a Pipeline that ends in one of these, or a FrozenEstimator, a grid "
-    "search or a TransformedTargetRegressor of them"
-)
 
 
 @dataclass(frozen=True)
@@ -109,21 +104,9 @@ def column_of_label(classes: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 def check_kind(estimator: Any, task: str) -> None:
     """Refuse an estimator that holds no network, or one for another task."""
-    own = _task_of(estimator)
-    if own not in (None, task):
-        raise TypeError(
-            f"{type(estimator).__name__} is a {own}: use it with a method whose name ends "
-            f"in {own.capitalize()}."
-        )
-
-
-def _task_of(estimator: Any) -> Any:
-    """Return the task of an estimator, None if it may be either."""
     if isinstance(estimator, nn.Module):
-        return None
-    if is_skorch(estimator) or isinstance(estimator, _SKLEARN):
-        kinds = {ClassifierMixin: "classifier", RegressorMixin: "regressor"}
-        return next((task for kind, task in kinds.items() if isinstance(estimator, kind)), None)
+        return
+    name = type(estimator).__name__
     if isinstance(estimator, type):
         raise TypeError(
             f"{estimator.__name__} is a class: pass an object, {estimator.__name__}(...), which "
@@ -135,10 +118,18 @@ def _task_of(estimator: Any) -> Any:
             "no other weights can show. Pass the network itself, and calibrate what predict_proba "
             "returns, if need be."
         )
-    raise TypeError(
-        f"{type(estimator).__name__} holds no network that is known here. estimator must be "
-        f"{_SUPPORTED}."
-    )
+    if not is_skorch(estimator) and not isinstance(estimator, _SKLEARN):
+        raise TypeError(
+            f"{name} holds no network that is known here. estimator must be a skorch net, a "
+            "torch.nn.Module, an MLPClassifier, MLPRegressor, LogisticRegression, LinearRegression "
+            "or Ridge, a Pipeline that ends in one of these, or a FrozenEstimator, a grid search "
+            "or a TransformedTargetRegressor of them."
+        )
+    for kind, own in ((ClassifierMixin, "classifier"), (RegressorMixin, "regressor")):
+        if isinstance(estimator, kind) and own != task:
+            raise TypeError(
+                f"{name} is a {own}: use it with a method whose name ends in {own.capitalize()}."
+            )
 
 
 def read_network(estimator: Any, *, task: str, link: str | None = None) -> Network:

@@ -23,7 +23,6 @@ _NORMALISATION = (
     nn.modules.batchnorm._NormBase,
     nn.LayerNorm,
     nn.GroupNorm,
-    nn.LocalResponseNorm,
     nn.RMSNorm,
 )
 _LOW_RANK = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)

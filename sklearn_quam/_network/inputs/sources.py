@@ -81,7 +81,8 @@ class View:
 def open_source(X: Any, n_inputs: int | None = None) -> Source | None:
     """Return a source of rows, None for arrays and frames in memory."""
     refuse_masked(X, "X")
-    _refuse_graph(X)
+    if hasattr(X, "edge_index") or hasattr(X, "edata"):  # of torch_geometric or dgl
+        raise TypeError(f"X is a graph, whose nodes are no rows by themselves.{_IF_GRAPH}")
     if isinstance(X, Mapping):
         return _several(tuple(X.values()), tuple(map(str, X)))
     if _is_several(X):
@@ -166,12 +167,6 @@ def _several(parts: tuple[Any, ...], names: tuple[str, ...] | None) -> StoredArr
             f"The inputs in X have different numbers of rows: {shown(lengths)}.{_IF_GRAPH}"
         )
     return StoredArrays(tuple(arrays), names)
-
-
-def _refuse_graph(X: Any) -> None:
-    """Refuse a graph of torch_geometric or dgl."""
-    if hasattr(X, "edge_index") or hasattr(X, "edata"):
-        raise TypeError(f"X is a graph, whose nodes are no rows by themselves.{_IF_GRAPH}")
 
 
 def is_dask(X: Any) -> bool:
