@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch import Tensor
 from .._network.free import Free, FreeNetwork
 from .._network.inputs.rows import as_double
 from .._network.limits import Limits, in_units, slices
-from .._network.predictions import Prediction, from_arrays, to_arrays
+from .._network.predictions import HoldsTensors, Prediction
 from .._network.reference import TrainingSet
 from ..exceptions import CurvatureError
 from .layouts import Matrices, Vectors
@@ -23,25 +23,6 @@ from .structures import Curvature, Kronecker, Structure
 # Samples on which the curvature is measured, and classes that each of them is differentiated for.
 _MAX_ROWS = 20_000
 _MAX_COLUMNS = 32
-
-
-class HoldsTensors:
-    """Pickles tensors, and tuples of them, as arrays: joblib maps these into workers' memory."""
-
-    def __getstate__(self) -> dict[str, Any]:
-        state: dict[str, Any] = {}
-        for name, value in vars(self).items():
-            kind = type(value) if isinstance(value, (Tensor, tuple)) else None
-            tensors = (value,) if kind is not tuple else value
-            state[name] = kind, value if kind is None else to_arrays(tensors)
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        for name, (kind, value) in state.items():
-            if kind is not None:
-                tensors = tuple(from_arrays(value))
-                value = tensors if kind is tuple else tensors[0]
-            self.__dict__[name] = value
 
 
 class _Inverse(HoldsTensors):

@@ -29,7 +29,7 @@ from .inputs.sources import StoredArrays, View
 from .likelihood import CategoricalLikelihood, GaussianLikelihood, Likelihood, infer_link
 from .limits import batches, peak_bytes
 from .outputs import InvalidOutputError, NetworkErrors, picked
-from .predictions import Prediction, from_arrays, to_arrays
+from .predictions import HoldsTensors, Prediction
 from .wrapped import TakesNamed, returned
 
 _PROBE_ROWS = 16
@@ -100,7 +100,7 @@ def predict_batch(
 
 
 @dataclass(frozen=True)
-class TrainingSet:
+class TrainingSet(HoldsTensors):
     """The training data, as the network or the part of it behind a cut sees them."""
 
     # What the network takes; None behind a cut, where nothing holds on to the user's data
@@ -155,12 +155,7 @@ class TrainingSet:
         return losses if self.weight is None else losses * self.weight[index]
 
     def __getstate__(self) -> dict[str, Any]:
-        return to_arrays((*self.rows, self.target, self.weight, self.losses))
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        *rows, target, weight, losses = from_arrays(state)
-        values = {"target": target, "weight": weight, "losses": losses}
-        self.__dict__.update(values, inputs=None, rows=tuple(rows))
+        return {**super().__getstate__(), "inputs": None}
 
 
 def build_reference(

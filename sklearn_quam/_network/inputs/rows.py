@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..predictions import from_arrays, to_arrays
+from ..predictions import HoldsTensors
 
 _NUMPY_TYPES = {
     torch.float32: np.float32,
@@ -36,7 +36,7 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Inputs:
+class Inputs(HoldsTensors):
     """Rows in memory: a tensor of shape (n_rows, ...) for each input of the network."""
 
     parts: Rows
@@ -78,13 +78,6 @@ class Inputs:
     def describe(self) -> str:
         """Return shapes and types of a row in words."""
         return ", ".join(f"{tuple(p.shape[1:])} given as {p.dtype}" for p in self.parts)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**to_arrays(self.parts), "bytes_per_row": self.bytes_per_row}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        values = {"parts": tuple(from_arrays(state)), "bytes_per_row": state["bytes_per_row"]}
-        self.__dict__.update(values)
 
 
 @dataclass(frozen=True, eq=False)
