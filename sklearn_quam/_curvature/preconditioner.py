@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Self
 
 import torch
 from torch import Tensor
 
 from .._network.free import Free, FreeNetwork
-from .._network.inputs.rows import as_double
 from .._network.limits import Limits, in_units, slices
 from .._network.predictions import HoldsTensors, Prediction
 from .._network.reference import TrainingSet
@@ -25,18 +23,8 @@ _MAX_ROWS = 20_000
 _MAX_COLUMNS = 32
 
 
-class _Inverse(HoldsTensors):
-    """The inverse curvature of some parameters."""
-
-    def in_double(self) -> Self:
-        """Return the same in double precision."""
-        tensors = {name: part for name, part in vars(self).items() if isinstance(part, Tensor)}
-        exact = {name: as_double(part) for name, part in tensors.items()}
-        return replace(self, **exact)  # type: ignore[type-var]
-
-
 @dataclass(frozen=True, eq=False)
-class LayerInverse(_Inverse):
+class LayerInverse(HoldsTensors):
     """The inverse curvature of a layer, as a Kronecker product of two inverse factors."""
 
     layout: Matrices
@@ -59,13 +47,14 @@ class LayerInverse(_Inverse):
 
     def in_double(self) -> LayerInverse:
         """Return the same in double precision."""
+        exact = super().in_double()
+        inputs, outputs = exact.inputs, exact.outputs
         # Symmetric, which conjugate gradients need; single precision has rounded it.
-        inputs, outputs = as_double(self.inputs), as_double(self.outputs)
-        return replace(self, inputs=(inputs + inputs.mT) / 2, outputs=(outputs + outputs.mT) / 2)
+        return replace(exact, inputs=(inputs + inputs.mT) / 2, outputs=(outputs + outputs.mT) / 2)
 
 
 @dataclass(frozen=True, eq=False)
-class EigenInverse(_Inverse):
+class EigenInverse(HoldsTensors):
     """The inverse of a layer's curvature plus a precision, in the bases of its factors."""
 
     layout: Matrices
@@ -89,7 +78,7 @@ class EigenInverse(_Inverse):
 
 
 @dataclass(frozen=True, eq=False)
-class DiagonalInverse(_Inverse):
+class DiagonalInverse(HoldsTensors):
     """The inverse of the diagonal of the curvature of any parameters."""
 
     layout: Vectors
@@ -101,7 +90,7 @@ class DiagonalInverse(_Inverse):
 
 
 @dataclass(frozen=True, eq=False)
-class Preconditioner:
+class Preconditioner(HoldsTensors):
     """The inverse curvature of the sum of the training losses, with a prior of some precision."""
 
     blocks: tuple[LayerInverse | EigenInverse | DiagonalInverse, ...]
@@ -111,10 +100,6 @@ class Preconditioner:
         """Return the product with parameters, which may have axes in front."""
         parts = [block(values) for block in self.blocks]
         return {name: part for solved in parts for name, part in solved.items()}
-
-    def in_double(self) -> Preconditioner:
-        """Return the same in double precision."""
-        return replace(self, blocks=tuple(block.in_double() for block in self.blocks))
 
     def of_layer(self, weight: str) -> LayerInverse | EigenInverse | None:
         """Return the inverse of the layer that has a weight of this name, if there is one."""

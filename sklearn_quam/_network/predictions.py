@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 from weakref import WeakValueDictionary
 
@@ -18,8 +18,23 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 
+def as_double(value: Any) -> Any:
+    """Return real numbers in double precision, in a tensor or in whatever holds tensors."""
+
+    def exact(part: Any) -> Any:
+        if isinstance(part, Tensor):
+            return part.double() if part.is_floating_point() else part
+        return part.in_double() if hasattr(part, "in_double") else part
+
+    return pytree.tree_map(exact, value)
+
+
 class HoldsTensors:
     """Pickles tensors as arrays: joblib maps these into workers' memory."""
+
+    def in_double(self) -> Self:
+        """Return the same in double precision; indices stay what they are."""
+        return replace(self, **as_double(vars(self)))  # type: ignore[type-var]
 
     def __getstate__(self) -> dict[str, Any]:
         return pytree.tree_map_only(Tensor, _StoredTensor.of, vars(self))

@@ -24,7 +24,7 @@ from .adapters import (
     split_pipeline,
     target_scale,
 )
-from .inputs.rows import Inputs, Rows, Source, StoredRows, as_double, to_tensor
+from .inputs.rows import Inputs, Rows, Source, StoredRows, to_tensor
 from .inputs.sources import StoredArrays, View
 from .likelihood import CategoricalLikelihood, GaussianLikelihood, Likelihood, infer_link
 from .limits import batches, peak_bytes
@@ -127,16 +127,6 @@ class TrainingSet(HoldsTensors):
 
     def __len__(self) -> int:
         return len(self.target)
-
-    def in_double(self) -> TrainingSet:
-        """Return the same rows in double precision; indices stay what they are."""
-        return TrainingSet(
-            None if self.inputs is None else self.inputs.in_double(),
-            tuple(map(as_double, self.rows)),
-            as_double(self.target),
-            None if self.weight is None else as_double(self.weight),
-            as_double(self.losses),
-        )
 
     def rows_at(self, index: Tensor | slice) -> Rows:
         """Return some of the rows."""

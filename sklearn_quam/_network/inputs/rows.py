@@ -71,10 +71,6 @@ class Inputs(HoldsTensors):
         """Return a single row twice."""
         return replace(self, parts=at_least_two(self.parts))
 
-    def in_double(self) -> Inputs:
-        """Return the same rows in double precision; indices stay what they are."""
-        return replace(self, parts=tuple(as_double(part) for part in self.parts))
-
     def describe(self) -> str:
         """Return shapes and types of a row in words."""
         return ", ".join(f"{tuple(p.shape[1:])} given as {p.dtype}" for p in self.parts)
@@ -113,11 +109,6 @@ class StoredRows:
 def at_least_two(rows: Rows) -> Rows:
     """Return a single row twice: modules that squeeze their output would lose its axis."""
     return tuple(part.repeat_interleave(2, dim=0) if len(part) == 1 else part for part in rows)
-
-
-def as_double(tensor: Tensor) -> Tensor:
-    """Return real numbers in double precision, and others as they are."""
-    return tensor.double() if tensor.is_floating_point() else tensor
 
 
 def from_tensor(values: Any) -> Any:
