@@ -38,17 +38,13 @@ _ACTIVATIONS: dict[str, type[nn.Module]] = {
 }
 _SKLEARN = (MLPClassifier, LogisticRegression, MLPRegressor, LinearRegression, Ridge, RidgeCV)
 # What the module of a skorch net returns that was trained with a criterion.
-_LINKS: dict[str, dict[Any, str]] = {
-    "regressor": {
-        nn.GaussianNLLLoss: "mean_variance",
-        (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss): "mean",
-    },
-    "classifier": {
-        nn.CrossEntropyLoss: "logits",
-        nn.NLLLoss: "probabilities",  # skorch takes the logarithm before this loss
-        nn.BCEWithLogitsLoss: "binary_logit",
-        nn.BCELoss: "probability",
-    },
+_LINKS: dict[Any, str] = {
+    nn.GaussianNLLLoss: "mean_variance",
+    (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss): "mean",
+    nn.CrossEntropyLoss: "logits",
+    nn.NLLLoss: "probabilities",  # skorch takes the logarithm before this loss
+    nn.BCEWithLogitsLoss: "binary_logit",
+    nn.BCELoss: "probability",
 }
 # What a network may be wrapped in, besides pipelines.
 WRAPPERS = (FrozenEstimator, BaseSearchCV, TransformedTargetRegressor)
@@ -147,7 +143,7 @@ def read_network(estimator: Any, *, task: str, link: str | None = None) -> Netwo
     if is_skorch(estimator):
         return Network(
             copy_module(estimator.module_),
-            _skorch_link(estimator, task, link),
+            _skorch_link(estimator, allowed, link),
             classes,
             threshold=getattr(estimator, "threshold", 0.5),
         )
@@ -237,14 +233,14 @@ def _names_of_columns(module: nn.Module) -> np.ndarray | None:
     return np.array([names[number] for number in sorted(names, key=int)])
 
 
-def _skorch_link(net: Any, task: str, link: str | None) -> str | None:
+def _skorch_link(net: Any, allowed: tuple[str, ...], link: str | None) -> str | None:
     """Return the link that the criterion implies, if it is used as usual."""
     criterion = getattr(net.criterion_, "_orig_mod", net.criterion_)
     implied = None
     # A loss of the net's own class says more than the criterion.
     if type(net).get_loss.__module__.startswith("skorch."):
-        known = _LINKS[task].items()
-        implied = next((link for kinds, link in known if isinstance(criterion, kinds)), None)
+        known = (link for kinds, link in _LINKS.items() if isinstance(criterion, kinds))
+        implied = next((link for link in known if link in allowed), None)
     if (link, implied) == ("log_probabilities", "logits"):
         return link  # a softmax changes nothing about log-probabilities
     if link is not None and implied is not None and link != implied:

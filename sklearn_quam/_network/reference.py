@@ -103,8 +103,6 @@ def predict_batch(
 class TrainingSet(HoldsTensors):
     """The training data, as the network or the part of it behind a cut sees them."""
 
-    # What the network takes; None behind a cut, where nothing holds on to the user's data
-    inputs: Any
     # The values at a cut; empty where there is none yet
     rows: Rows
     # Class indices or real targets
@@ -113,6 +111,8 @@ class TrainingSet(HoldsTensors):
     weight: Tensor | None
     # The loss of the given network for each sample
     losses: Tensor
+    # What the network takes; None behind a cut, where nothing holds on to the user's data
+    inputs: Any = None
     # In a file; nothing holds on to the user's data.
     _stored: ClassVar[dict[str, Any]] = {
         "rows": Rows,
@@ -120,10 +120,6 @@ class TrainingSet(HoldsTensors):
         "weight": Tensor | None,
         "losses": Tensor,
     }
-
-    @classmethod
-    def _from_store(cls, **values: Any) -> TrainingSet:
-        return cls(None, **values)
 
     def __len__(self) -> int:
         return len(self.target)
