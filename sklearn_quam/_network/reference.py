@@ -234,8 +234,9 @@ def _candidates(part: np.ndarray, dtype: torch.dtype, several: bool) -> list[tor
 def cannot_process(inputs: Inputs, error: object) -> str:
     """Return the message for an error that a network has raised for some rows."""
     what = "rows" if len(inputs.parts) == 1 else f"{len(inputs.parts)} inputs whose rows are"
+    shapes = ", ".join(f"{tuple(part.shape[1:])} given as {part.dtype}" for part in inputs.parts)
     return (
-        f"The network cannot process {what} of shape {inputs.describe()} on {inputs.device}: "
+        f"The network cannot process {what} of shape {shapes} on {inputs.device}: "
         f"{type(error).__name__}: {error}. X must have the shape that the network was trained with."
     )
 

@@ -43,11 +43,6 @@ class Inputs(HoldsTensors):
     # Memory that the network needs for a row, as far as it is known.
     bytes_per_row: int = 0
 
-    @classmethod
-    def of(cls, rows: Inputs | Tensor) -> Inputs:
-        """Return rows as they are, and a tensor as the only input."""
-        return rows if isinstance(rows, cls) else cls((rows,))  # type: ignore[arg-type]
-
     def __len__(self) -> int:
         return len(self.parts[0])
 
@@ -70,10 +65,6 @@ class Inputs(HoldsTensors):
     def at_least_two(self) -> Inputs:
         """Return a single row twice."""
         return replace(self, parts=at_least_two(self.parts))
-
-    def describe(self) -> str:
-        """Return shapes and types of a row in words."""
-        return ", ".join(f"{tuple(p.shape[1:])} given as {p.dtype}" for p in self.parts)
 
 
 @dataclass(frozen=True, eq=False)
