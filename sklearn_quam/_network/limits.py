@@ -104,8 +104,10 @@ def _left_to_groups(proc: Path, groups: Path) -> Iterator[int]:
 
     Inside of a container the path may be one of the host; its own group is the root.
     """
-    first = groups / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"
-    versions = (groups, "memory.max", "memory.current", ""), first
+    versions = (
+        (groups, "memory.max", "memory.current", ""),
+        (groups / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
+    )
     for line in _lines(proc / "self" / "cgroup"):
         parts = Path(line.split(":", 2)[2].strip().strip("/"))
         for root, limit, used, prefix in versions:
