@@ -24,7 +24,7 @@ from .adapters import (
     split_pipeline,
     target_scale,
 )
-from .inputs.rows import Inputs, Rows, Source, StoredRows, to_tensor
+from .inputs.rows import Inputs, Rows, Source, StoredRows
 from .inputs.sources import StoredArrays, View
 from .likelihood import CategoricalLikelihood, GaussianLikelihood, Likelihood, infer_link
 from .limits import batches, peak_bytes
@@ -161,13 +161,12 @@ def build_reference(
     network = read_network(final, task=task, link=link)
     own = next(network.module.parameters(), torch.empty(0)).device
     target = own if device is None else _device(device)
-    module, probe, given, dtypes = first_run(network.module.to(target), source, target)
+    module, rows, given = first_run(network.module.to(target), source, target)
     chosen = network.link or infer_link(picked(given, output), task)
     kind: Any = CategoricalLikelihood if task == "classifier" else GaussianLikelihood
     likelihood = kind(chosen, output=output)
     likelihood.check(given)
     scaled = target_scale(estimator, likelihood.n_outputs(given))
-    rows = StoredRows(StoredArrays(probe, source.names), dtypes, target)[:]
     if scaled is not None:
         if chosen != "mean":
             raise ValueError(
@@ -185,12 +184,12 @@ def build_reference(
         likelihood,
         # A copy: refitting the user's scaler later must not change what was fitted here.
         copy.deepcopy(transformers),
-        dtypes,
+        tuple(part.dtype for part in rows.parts),
         source.names,
         target,
-        is_torch(final),
-        network.threshold,
-        needed // len(rows),
+        any_ndim=is_torch(final),
+        threshold=network.threshold,
+        bytes_per_row=needed // len(rows),
     )
     _check_rows(reference, rows, likelihood.prediction(given), again[0])
     return reference, network, likelihood.n_outputs(given)
@@ -198,8 +197,8 @@ def build_reference(
 
 def first_run(
     module: nn.Module, source: Source, device: torch.device
-) -> tuple[nn.Module, tuple[np.ndarray, ...], Any, tuple[torch.dtype, ...]]:
-    """Return a network that takes inputs in order, some rows, its output for them, and its types.
+) -> tuple[nn.Module, Inputs, Any]:
+    """Return a network that takes inputs in order, some rows in its types, and its output for them.
 
     Whole numbers are features to most networks but indices to those with embeddings: they are
     tried as floating point numbers first, where there are several inputs as they are first.
@@ -214,10 +213,10 @@ def first_run(
     candidates = [_candidates(part, dtype, several=len(probe) > 1) for part in probe]
     failures = []
     for dtypes in itertools.islice(itertools.product(*candidates), _MAX_TRIALS):
-        inputs = Inputs(tuple(map(partial(to_tensor, device=device), probe, dtypes)))
+        inputs = StoredRows(StoredArrays(probe), dtypes, device)[:]
         try:
             with torch.no_grad():
-                return module, probe, returned(module, *inputs.parts), dtypes
+                return module, inputs, returned(module, *inputs.clone().parts)
         except NetworkError as error:
             failures.append((inputs, error.__cause__ or error))
     inputs, cause = failures[0]

@@ -102,9 +102,8 @@ def split_head(
     module = module_of(estimator)
     own = next((p.device for p in module.parameters()), torch.device("cpu"))
     target = own if device is None else torch.device(device)
-    module, probe, _, dtypes = first_run(module.to(target), source, target)
-    names = source.names
-    rows = StoredRows(StoredArrays(probe, names), dtypes, target)[:2]
+    module, rows, _ = first_run(module.to(target), source, target)
+    rows, names, dtypes = rows[:2], source.names, tuple(part.dtype for part in rows.parts)
     layers = [
         name
         for name, part in module.named_modules()
