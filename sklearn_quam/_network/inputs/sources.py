@@ -45,10 +45,7 @@ class StoredArrays:
 
     def read(self, index: Any) -> tuple[np.ndarray, ...]:
         """Return some rows of each array."""
-        parts = (array[index] for array in self.arrays)
-        return tuple(
-            np.asarray(part.compute() if hasattr(part, "compute") else part) for part in parts
-        )
+        return tuple(np.asarray(array[index]) for array in self.arrays)
 
 
 @dataclass(frozen=True, eq=False)
