@@ -25,7 +25,7 @@ from .adapters import (
     target_scale,
 )
 from .inputs.rows import Inputs, Rows, Source, StoredRows
-from .inputs.sources import StoredArrays, View
+from .inputs.sources import StoredArrays
 from .likelihood import CategoricalLikelihood, GaussianLikelihood, Likelihood, infer_link
 from .limits import batches, peak_bytes
 from .outputs import InvalidOutputError, NetworkErrors, picked
@@ -70,8 +70,8 @@ class ReferenceModel:
 
     def inputs(self, source: Source) -> StoredRows:
         """Return rows in the network's types, which are read when they are asked for."""
-        ordered = in_order(source, self.input_names)
-        return StoredRows(ordered, self.input_dtypes, self.device, self.bytes_per_row)
+        check_names(source, self.input_names)
+        return StoredRows(source, self.input_dtypes, self.device, self.bytes_per_row)
 
     def predict(self, inputs: Inputs | StoredRows) -> Prediction:
         """Return the prediction for some rows, computed in batches."""
@@ -281,14 +281,11 @@ def _device(device: str | torch.device) -> torch.device:
     return target
 
 
-def in_order(source: Source, names: tuple[str, ...] | None) -> Source:
-    """Return a source of the named inputs in the order in which the network was tried."""
-    if names == source.names:
-        return source
-    if names is None or source.names is None or set(names) != set(source.names):
+def check_names(source: Source, names: tuple[str, ...] | None) -> None:
+    """Refuse rows whose inputs have other names than those that the network was tried with."""
+    if names != source.names:
         found, wanted = (
             "without names" if one is None else f"named {shown(list(one))}"
             for one in (source.names, names)
         )
         raise ValueError(f"X has the inputs {found}, but the network was fitted with {wanted}.")
-    return View(source, order=names)

@@ -19,7 +19,7 @@ from .._network.inputs.rows import Inputs, Source, StoredRows, from_tensor
 from .._network.inputs.sources import StoredArrays, open_source
 from .._network.limits import peak_bytes
 from .._network.outputs import InvalidOutputError, NetworkErrors, first, picked
-from .._network.reference import cannot_process, first_run, in_order
+from .._network.reference import cannot_process, check_names, first_run
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 # What may stand behind the last layer: it changes sizes of maps, and commutes with the layer as
@@ -65,8 +65,8 @@ class FeatureReader:
 
     def rows(self, source: Source) -> StoredRows:
         """Return samples as the network takes them."""
-        ordered = in_order(source, self.names)
-        return StoredRows(ordered, self.dtypes, self.device, self.bytes_per_row)
+        check_names(source, self.names)
+        return StoredRows(source, self.dtypes, self.device, self.bytes_per_row)
 
     def __call__(self, inputs: Inputs) -> Tensor:
         """Return the inputs of the last layer, (n_rows, ..., n_features), at each place."""

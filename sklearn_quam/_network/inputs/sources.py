@@ -50,18 +50,17 @@ class StoredArrays:
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """Some samples of another source, its inputs in another order, or transformed."""
+    """Some samples of another source, or its samples transformed."""
 
     source: Source
     numbers: np.ndarray | None = None
-    order: tuple[str, ...] | None = None
     # Of a source with one input
     transform: Callable[[Any], np.ndarray] | None = None
 
     @property
     def names(self) -> tuple[str, ...] | None:
         """Names of the inputs."""
-        return self.order or self.source.names
+        return self.source.names
 
     def __len__(self) -> int:
         return len(self.source) if self.numbers is None else len(self.numbers)
@@ -69,9 +68,6 @@ class View:
     def read(self, index: Any) -> tuple[np.ndarray, ...]:
         """Return some rows of each input."""
         parts = self.source.read(index if self.numbers is None else self.numbers[index])
-        if self.order is not None:
-            found = dict(zip(self.source.names or (), parts, strict=True))
-            parts = tuple(found[name] for name in self.order)
         return parts if self.transform is None else (self.transform(*parts),)
 
 
@@ -81,7 +77,9 @@ def open_source(X: Any, n_inputs: int | None = None) -> Source | None:
     if hasattr(X, "edge_index") or hasattr(X, "edata"):  # of torch_geometric or dgl
         raise TypeError(f"X is a graph, whose nodes are no rows by themselves.{_IF_GRAPH}")
     if isinstance(X, Mapping):
-        return _several(tuple(X.values()), tuple(map(str, X)))
+        # Sorted, here and in data sets: names may come in another order to predict.
+        named = {str(name): X[name] for name in sorted(X, key=str)}
+        return _several(tuple(named.values()), tuple(named))
     if _is_several(X):
         return _several(tuple(X), None)
     if isinstance(X, DataLoader):
