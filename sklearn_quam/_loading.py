@@ -109,7 +109,7 @@ def _loaded(path: Path, estimator: Any) -> Any:
 
 def _check_labels(classes: np.ndarray | None, given: GivenNetworks) -> None:
     """Refuse a network that was trained with other labels, where it knows them."""
-    for _, network in given.networks:
+    for network in given.networks:
         if classes is None or network.classes is None or network.labels_are_indices:
             continue
         if network.classes.tolist() != classes.tolist():

@@ -261,8 +261,8 @@ def test_detectors_give_them_minus_infinity(name):
 
 
 def beyond(training, rows, **factors):
-    known = input_range(Inputs.of(torch.tensor(training)))
-    return known.beyond(Inputs.of(torch.tensor(rows)), **factors).numpy()
+    known = input_range(Inputs((torch.tensor(training),)))
+    return known.beyond(Inputs((torch.tensor(rows),)), **factors).numpy()
 
 
 def test_a_value_or_a_whole_row_may_be_beyond():
@@ -304,7 +304,7 @@ def test_images_have_one_range_and_whole_numbers_none():
 def test_the_range_of_many_rows_is_that_of_all_batches():
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(3000, 3)).astype(np.float32)
-    found = input_range(Inputs.of(torch.tensor(rows)))
+    found = input_range(Inputs((torch.tensor(rows),)))
     np.testing.assert_allclose(found.centre[0], (rows.max(0) + rows.min(0)) / 2, rtol=1e-6)
     widths = np.ptp(rows, axis=0)
     np.testing.assert_allclose(found.width[0], np.maximum(widths, np.median(widths)), rtol=1e-6)

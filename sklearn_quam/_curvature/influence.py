@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .._network.limits import accumulation_dtype, rows_within, slices
-from .preconditioner import HoldsTensors
+from .._network.predictions import HoldsTensors
 
 # The share of the samples that represent the others.
 _SHARE = 0.25

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from .._network.free import Free, FreeNetwork
-from .._network.inputs.rows import as_double
 from .._network.limits import Limits, in_units, slices
-from .._network.predictions import Prediction, from_arrays, to_arrays
+from .._network.predictions import HoldsTensors, Prediction
 from .._network.reference import TrainingSet
 from ..exceptions import CurvatureError
 from .layouts import Matrices, Vectors
@@ -25,37 +23,8 @@ _MAX_ROWS = 20_000
 _MAX_COLUMNS = 32
 
 
-class HoldsTensors:
-    """Pickles tensors, and tuples of them, as arrays: joblib maps these into workers' memory."""
-
-    def __getstate__(self) -> dict[str, Any]:
-        state: dict[str, Any] = {}
-        for name, value in vars(self).items():
-            kind = type(value) if isinstance(value, (Tensor, tuple)) else None
-            tensors = (value,) if kind is not tuple else value
-            state[name] = kind, value if kind is None else to_arrays(tensors)
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        for name, (kind, value) in state.items():
-            if kind is not None:
-                tensors = tuple(from_arrays(value))
-                value = tensors if kind is tuple else tensors[0]
-            self.__dict__[name] = value
-
-
-class _Inverse(HoldsTensors):
-    """The inverse curvature of some parameters."""
-
-    def in_double(self) -> Self:
-        """Return the same in double precision."""
-        tensors = {name: part for name, part in vars(self).items() if isinstance(part, Tensor)}
-        exact = {name: as_double(part) for name, part in tensors.items()}
-        return replace(self, **exact)  # type: ignore[type-var]
-
-
 @dataclass(frozen=True, eq=False)
-class LayerInverse(_Inverse):
+class LayerInverse(HoldsTensors):
     """The inverse curvature of a layer, as a Kronecker product of two inverse factors."""
 
     layout: Matrices
@@ -78,13 +47,14 @@ class LayerInverse(_Inverse):
 
     def in_double(self) -> LayerInverse:
         """Return the same in double precision."""
+        exact = super().in_double()
+        inputs, outputs = exact.inputs, exact.outputs
         # Symmetric, which conjugate gradients need; single precision has rounded it.
-        inputs, outputs = as_double(self.inputs), as_double(self.outputs)
-        return replace(self, inputs=(inputs + inputs.mT) / 2, outputs=(outputs + outputs.mT) / 2)
+        return replace(exact, inputs=(inputs + inputs.mT) / 2, outputs=(outputs + outputs.mT) / 2)
 
 
 @dataclass(frozen=True, eq=False)
-class EigenInverse(_Inverse):
+class EigenInverse(HoldsTensors):
     """The inverse of a layer's curvature plus a precision, in the bases of its factors."""
 
     layout: Matrices
@@ -108,7 +78,7 @@ class EigenInverse(_Inverse):
 
 
 @dataclass(frozen=True, eq=False)
-class DiagonalInverse(_Inverse):
+class DiagonalInverse(HoldsTensors):
     """The inverse of the diagonal of the curvature of any parameters."""
 
     layout: Vectors
@@ -120,7 +90,7 @@ class DiagonalInverse(_Inverse):
 
 
 @dataclass(frozen=True, eq=False)
-class Preconditioner:
+class Preconditioner(HoldsTensors):
     """The inverse curvature of the sum of the training losses, with a prior of some precision."""
 
     blocks: tuple[LayerInverse | EigenInverse | DiagonalInverse, ...]
@@ -130,10 +100,6 @@ class Preconditioner:
         """Return the product with parameters, which may have axes in front."""
         parts = [block(values) for block in self.blocks]
         return {name: part for solved in parts for name, part in solved.items()}
-
-    def in_double(self) -> Preconditioner:
-        """Return the same in double precision."""
-        return replace(self, blocks=tuple(block.in_double() for block in self.blocks))
 
     def of_layer(self, weight: str) -> LayerInverse | EigenInverse | None:
         """Return the inverse of the layer that has a weight of this name, if there is one."""

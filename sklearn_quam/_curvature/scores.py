@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import one_hot
 
 from .._network.cut.chain import SIGMOID
 from .._network.executors import ChainExecutor
@@ -32,12 +34,17 @@ class Fisher:
 
     def matrices(self) -> Tensor:
         """Return a matrix for each sample, (n_samples, n_scores, n_scores)."""
-        matrices = self.likelihood.fisher(self.scores)
+        root = self._root(self.scores)
+        matrices = root @ root.mT
         return matrices if self.weight is None else matrices * self.weight[:, None, None]
 
     def total(self) -> Tensor:
         """Return the sum over the samples, (n_scores, n_scores), without their matrices."""
-        return self.likelihood.total_fisher(self.scores, self.weight)
+        if not self.likelihood.scores_are_logits:
+            return torch.diag(self.diagonal().sum(dim=0))
+        proba = torch.softmax(self.scores, dim=-1)
+        weighted = proba if self.weight is None else proba * self.weight[:, None]
+        return torch.diag(weighted.sum(dim=0)) - weighted.T @ proba
 
     def diagonal(self) -> Tensor:
         """Return the diagonal of each sample's matrix, (n_samples, n_scores)."""
@@ -46,13 +53,26 @@ class Fisher:
 
     def root(self) -> Tensor:
         """Return R with R R' the matrix of each sample."""
-        root = self.likelihood.fisher_root(self.scores.to(accumulation_dtype(self.scores.device)))
+        root = self._root(self.scores.to(accumulation_dtype(self.scores.device)))
         return root if self.weight is None else root * self.weight.sqrt()[:, None, None]
 
     def drawn_root(self, n_columns: int, generator: torch.Generator) -> Tensor:
         """Return R of at most so many columns, with R R' the matrix of a sample on average."""
         scores = self.scores.to(accumulation_dtype(self.scores.device))
-        return self.likelihood.sampled_fisher_root(scores, n_columns, generator)
+        if not self.likelihood.scores_are_logits or scores.shape[-1] <= n_columns:
+            return self._root(scores)
+        proba = torch.softmax(scores, dim=-1)
+        drawn = torch.multinomial(proba.cpu(), n_columns, True, generator=generator)
+        drawn = one_hot(drawn.to(proba.device), proba.shape[-1]).to(proba)
+        return ((drawn - proba[:, None]) / math.sqrt(n_columns)).mT
+
+    def _root(self, scores: Tensor) -> Tensor:
+        """Return R without weights, with a column for each class or output."""
+        if not self.likelihood.scores_are_logits:
+            return torch.diag_embed(self.likelihood.fisher_diagonal(scores).sqrt())
+        proba = torch.softmax(scores, dim=-1)
+        one = torch.eye(proba.shape[-1]).to(proba)
+        return (one - proba[..., None]) * proba.sqrt()[..., None, :]
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +149,9 @@ class WholeNetwork:
         given = self.network.executor.likelihood
         if isinstance(given, CategoricalLikelihood):
             return CategoricalLikelihood("logits")
-        return given if given.link == "mean" else GaussianLikelihood("mean_log_variance")
+        if given.link == "mean":
+            return GaussianLikelihood("mean", given.noise_variance)
+        return GaussianLikelihood("mean_log_variance")
 
     def scores(self, prediction: Prediction) -> Tensor:
         """Return the scores that make a prediction."""
@@ -209,6 +231,8 @@ def find_head(network: FreeNetwork) -> Head | None:
     if len(layers) != 1 or set(network.free.start) != set(parts):
         return None
     likelihood, kinds = network.executor.likelihood, [type(ending) for ending in endings]
+    if getattr(likelihood, "units", None) is not None:
+        return None
     link = likelihood.link
     if (link, kinds) in (("probabilities", [nn.Softmax]), ("log_probabilities", [nn.LogSoftmax])):
         likelihood = CategoricalLikelihood("logits")

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import TransformedTargetRegressor
 from sklearn.exceptions import NotFittedError
@@ -35,28 +36,18 @@ _ACTIVATIONS: dict[str, type[nn.Module]] = {
     "tanh": nn.Tanh,
     "relu": nn.ReLU,
 }
-_SKLEARN_CLASSIFIERS = (MLPClassifier, LogisticRegression)
-_SKLEARN_REGRESSORS = (MLPRegressor, LinearRegression, Ridge, RidgeCV)
+_SKLEARN = (MLPClassifier, LogisticRegression, MLPRegressor, LinearRegression, Ridge, RidgeCV)
 # What the module of a skorch net returns that was trained with a criterion.
-_LINKS: dict[str, dict[Any, str]] = {
-    "regressor": {
-        nn.GaussianNLLLoss: "mean_variance",
-        (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss): "mean",
-    },
-    "classifier": {
-        nn.CrossEntropyLoss: "logits",
-        nn.NLLLoss: "probabilities",  # skorch takes the logarithm before this loss
-        nn.BCEWithLogitsLoss: "binary_logit",
-        nn.BCELoss: "probability",
-    },
+_LINKS: dict[Any, str] = {
+    nn.GaussianNLLLoss: "mean_variance",
+    (nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss): "mean",
+    nn.CrossEntropyLoss: "logits",
+    nn.NLLLoss: "probabilities",  # skorch takes the logarithm before this loss
+    nn.BCEWithLogitsLoss: "binary_logit",
+    nn.BCELoss: "probability",
 }
 # What a network may be wrapped in, besides pipelines.
 WRAPPERS = (FrozenEstimator, BaseSearchCV, TransformedTargetRegressor)
-_SUPPORTED = (
-    "a skorch net, a torch.nn.Module, an MLPClassifier, MLPRegressor, LogisticRegression, "
-    "LinearRegression or Ridge, a Pipeline that ends in one of these, or a FrozenEstimator, a grid "
-    "search or a TransformedTargetRegressor of them"
-)
 
 
 @dataclass(frozen=True)
@@ -109,24 +100,9 @@ def column_of_label(classes: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 def check_kind(estimator: Any, task: str) -> None:
     """Refuse an estimator that holds no network, or one for another task."""
-    own = _task_of(estimator)
-    if own not in (None, task):
-        raise TypeError(
-            f"{type(estimator).__name__} is a {own}: use it with a method whose name ends "
-            f"in {own.capitalize()}."
-        )
-
-
-def _task_of(estimator: Any) -> Any:
-    """Return the task of an estimator, None if it may be either."""
     if isinstance(estimator, nn.Module):
-        return None
-    if is_skorch(estimator):
-        return _skorch_task(estimator)
-    if isinstance(estimator, _SKLEARN_CLASSIFIERS):
-        return "classifier"
-    if isinstance(estimator, _SKLEARN_REGRESSORS):
-        return "regressor"
+        return
+    name = type(estimator).__name__
     if isinstance(estimator, type):
         raise TypeError(
             f"{estimator.__name__} is a class: pass an object, {estimator.__name__}(...), which "
@@ -138,21 +114,53 @@ def _task_of(estimator: Any) -> Any:
             "no other weights can show. Pass the network itself, and calibrate what predict_proba "
             "returns, if need be."
         )
-    raise TypeError(
-        f"{type(estimator).__name__} holds no network that is known here. estimator must be "
-        f"{_SUPPORTED}."
-    )
+    if not is_skorch(estimator) and not isinstance(estimator, _SKLEARN):
+        raise TypeError(
+            f"{name} holds no network that is known here. estimator must be a skorch net, a "
+            "torch.nn.Module, an MLPClassifier, MLPRegressor, LogisticRegression, LinearRegression "
+            "or Ridge, a Pipeline that ends in one of these, or a FrozenEstimator, a grid search "
+            "or a TransformedTargetRegressor of them."
+        )
+    for kind, own in ((ClassifierMixin, "classifier"), (RegressorMixin, "regressor")):
+        if isinstance(estimator, kind) and own != task:
+            raise TypeError(
+                f"{name} is a {own}: use it with a method whose name ends in {own.capitalize()}."
+            )
 
 
 def read_network(estimator: Any, *, task: str, link: str | None = None) -> Network:
     """Return the network inside a fitted estimator."""
-    allowed = CLASSIFIER_LINKS if task == "classifier" else REGRESSOR_LINKS
+    is_classifier = task == "classifier"
+    allowed = CLASSIFIER_LINKS if is_classifier else REGRESSOR_LINKS
     if link is not None and link not in allowed:
         raise ValueError(f"link={shown(link)} is not for a {task}; choose one of {allowed}.")
     check_kind(estimator, task)
     if isinstance(estimator, nn.Module):
-        return _read_module(estimator, task, link)
-    return (_read_skorch if is_skorch(estimator) else _read_sklearn)(estimator, task, link)
+        if not is_classifier:
+            return Network(copy_module(estimator), link)
+        return Network(copy_module(estimator), link or "logits", _names_of_columns(estimator))
+    classes = getattr(estimator, "classes_", None) if is_classifier else None
+    if is_skorch(estimator):
+        return Network(
+            copy_module(estimator.module_),
+            _skorch_link(estimator, allowed, link),
+            classes,
+            threshold=getattr(estimator, "threshold", 0.5),
+        )
+    module, own = _sklearn_module(estimator), "mean"
+    if is_classifier:
+        n_outputs: Any = module[-1].out_features
+        own = "logits" if n_outputs > 1 else "binary_logit"
+        if own == "logits" and getattr(estimator, "out_activation_", None) == "logistic":
+            raise ValueError(
+                "This MLPClassifier predicts several labels a row. Wrap the estimator: "
+                "sklearn_quam.multioutput.MultiLabelClassifier(estimator)."
+            )
+    if link not in (None, own):
+        raise ValueError(
+            f"link={shown(link)} is not what {type(estimator).__name__} returns: leave link=None."
+        )
+    return Network(module, own, classes, labels_are_indices=False)
 
 
 def copy_module(module: nn.Module) -> nn.Module:
@@ -217,12 +225,6 @@ def _fix_computed_weights(module: nn.Module) -> None:
                 remove_spectral_norm(part, hook.name)
 
 
-def _read_module(module: nn.Module, task: str, link: str | None) -> Network:
-    if task == "regressor":
-        return Network(copy_module(module), link)
-    return Network(copy_module(module), link or "logits", classes=_names_of_columns(module))
-
-
 def _names_of_columns(module: nn.Module) -> np.ndarray | None:
     """Return what a network of transformers calls its classes, in the order of its columns."""
     names = getattr(getattr(module, "config", None), "id2label", None)
@@ -231,31 +233,14 @@ def _names_of_columns(module: nn.Module) -> np.ndarray | None:
     return np.array([names[number] for number in sorted(names, key=int)])
 
 
-def _skorch_task(net: Any) -> str | None:
-    import skorch
-
-    if isinstance(net, (skorch.NeuralNetClassifier, skorch.NeuralNetBinaryClassifier)):
-        return "classifier"
-    return "regressor" if isinstance(net, skorch.NeuralNetRegressor) else None
-
-
-def _read_skorch(net: Any, task: str, link: str | None) -> Network:
-    return Network(
-        copy_module(net.module_),
-        _skorch_link(net, task, link),
-        classes=getattr(net, "classes_", None) if task == "classifier" else None,
-        threshold=getattr(net, "threshold", 0.5),
-    )
-
-
-def _skorch_link(net: Any, task: str, link: str | None) -> str | None:
+def _skorch_link(net: Any, allowed: tuple[str, ...], link: str | None) -> str | None:
     """Return the link that the criterion implies, if it is used as usual."""
     criterion = getattr(net.criterion_, "_orig_mod", net.criterion_)
     implied = None
     # A loss of the net's own class says more than the criterion.
     if type(net).get_loss.__module__.startswith("skorch."):
-        known = _LINKS[task].items()
-        implied = next((link for kinds, link in known if isinstance(criterion, kinds)), None)
+        known = (link for kinds, link in _LINKS.items() if isinstance(criterion, kinds))
+        implied = next((link for link in known if link in allowed), None)
     if (link, implied) == ("log_probabilities", "logits"):
         return link  # a softmax changes nothing about log-probabilities
     if link is not None and implied is not None and link != implied:
@@ -271,55 +256,25 @@ def _skorch_link(net: Any, task: str, link: str | None) -> str | None:
     return link or implied
 
 
-def _read_sklearn(estimator: Any, task: str, link: str | None) -> Network:
-    if task == "classifier":
-        network = _read_sklearn_classifier(estimator)
-    else:
-        network = Network(_sklearn_module(estimator), "mean")
-    if link not in (None, network.link):
-        raise ValueError(
-            f"link={shown(link)} is not what {type(estimator).__name__} returns: leave link=None."
-        )
-    return network
-
-
-def _read_sklearn_classifier(estimator: Any) -> Network:
-    if isinstance(estimator, MLPClassifier):
-        binary = estimator.out_activation_ == "logistic"
-        if binary and estimator.n_outputs_ > 1:
-            raise ValueError(
-                "This MLPClassifier predicts several labels a row. Wrap the estimator: "
-                "sklearn_quam.multioutput.MultiLabelClassifier(estimator)."
-            )
-    else:
-        binary = len(estimator.coef_) == 1
-    link = "binary_logit" if binary else "logits"
-    module = _sklearn_module(estimator)
-    return Network(module, link, classes=estimator.classes_, labels_are_indices=False)
-
-
-def _sklearn_module(estimator: Any) -> nn.Module:
+def _sklearn_module(estimator: Any) -> nn.Sequential:
     """Return the layers of a scikit-learn network or linear model, in their own precision."""
-    if not hasattr(estimator, "coefs_"):
-        weight = np.atleast_2d(estimator.coef_)
-        bias = np.broadcast_to(estimator.intercept_, len(weight))
-        return nn.Sequential(_linear(weight, bias)).eval().requires_grad_(False)
+    if hasattr(estimator, "coefs_"):
+        weights, biases = [coef.T for coef in estimator.coefs_], estimator.intercepts_
+    else:
+        weights = [np.atleast_2d(estimator.coef_)]
+        biases = [np.broadcast_to(estimator.intercept_, len(weights[0]))]
     layers: list[nn.Module] = []
-    for coef, intercept in zip(estimator.coefs_, estimator.intercepts_, strict=True):
+    for weight, bias in zip(weights, biases, strict=True):
         if layers:
             layers.append(_ACTIVATIONS[estimator.activation]())
-        layers.append(_linear(coef.T, intercept))
-    if estimator.out_activation_ == "exp":
+        # "meta" draws no initial weights: the global random state stays as it is.
+        layer = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
+        layer.weight = nn.Parameter(torch.tensor(np.ascontiguousarray(weight)))
+        layer.bias = nn.Parameter(torch.tensor(np.ascontiguousarray(bias)).to(layer.weight.dtype))
+        layers.append(layer)
+    if getattr(estimator, "out_activation_", None) == "exp":
         layers.append(_Exp())
     return nn.Sequential(*layers).eval().requires_grad_(False)
-
-
-def _linear(weight: np.ndarray, bias: np.ndarray) -> nn.Linear:
-    # "meta" draws no initial weights: the global random state stays as it is.
-    layer = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
-    layer.weight = nn.Parameter(torch.tensor(np.ascontiguousarray(weight)))
-    layer.bias = nn.Parameter(torch.tensor(np.ascontiguousarray(bias), dtype=layer.weight.dtype))
-    return layer
 
 
 def inside(wrapper: Any) -> Any:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -29,7 +28,7 @@ Weights = dict[str, Tensor]
 
 
 class Executor:
-    """Predicts with many models; a subclass fills in `_run`."""
+    """Predicts with many models; a subclass fills in `predict_each`."""
 
     name = ""
 
@@ -45,28 +44,23 @@ class Executor:
 
     def predict(self, weights: Weights, shared: Rows, query: Rows) -> Prediction:
         """Return predictions (n_models, n_shared + 1) for shared rows, then a query row each."""
-
-        def run(own: Weights, row: Rows) -> tuple[Tensor, ...]:
-            pairs = zip(shared, row, strict=True)
-            return self._run_one(own, tuple(torch.cat([a, b[None]]) for a, b in pairs))
-
-        return self.likelihood.kind(*self._run(run, weights, query))
+        pairs = zip(shared, query, strict=True)
+        rows = (
+            torch.cat([some.expand(len(own), *some.shape), own[:, None]], dim=1)
+            for some, own in pairs
+        )
+        return self.predict_each(weights, tuple(rows))
 
     def predict_each(self, weights: Weights, rows: Rows) -> Prediction:
         """Return predictions (n_models, n_rows) for at least two rows (n_models, n_rows, ...)."""
-        return self.likelihood.kind(*self._run(self._run_one, weights, rows))
+        raise NotImplementedError
 
     def for_thread(self) -> Executor:
         """Return one with its own module: running a module with other weights changes it."""
         return type(self)(copy_sharing(self.module), self.likelihood)
 
-    def _run(
-        self, run: Callable[[Weights, Rows], Any], weights: Weights, rows: Rows
-    ) -> tuple[Tensor, ...]:
-        """Return what a function of the weights and rows of one model returns for all of them."""
-        raise NotImplementedError
-
     def _run_one(self, weights: Weights, rows: Rows) -> tuple[Tensor, ...]:
+        """Return the parts of the prediction of one model."""
         # torch's own tying leaves the module changed where a submodule has two names.
         everywhere = {
             place: weight
@@ -93,14 +87,13 @@ class LoopExecutor(Executor):
 
     name = "loop"
 
-    def _run(
-        self, run: Callable[[Weights, Rows], Any], weights: Weights, rows: Rows
-    ) -> tuple[Tensor, ...]:
-        found = [
-            run({k: weight[i] for k, weight in weights.items()}, tuple(part[i] for part in rows))
-            for i in range(len(rows[0]))
-        ]
-        return tuple(torch.stack(part) for part in zip(*found, strict=True))
+    def predict_each(self, weights: Weights, rows: Rows) -> Prediction:
+        """Return predictions; see the base class."""
+        found: list[Any] = []
+        for i in range(len(rows[0])):
+            own = {name: weight[i] for name, weight in weights.items()}
+            found.append(self.likelihood.kind(*self._run_one(own, tuple(part[i] for part in rows))))
+        return self.likelihood.kind.stack(found)
 
 
 class VmapExecutor(Executor):
@@ -108,15 +101,14 @@ class VmapExecutor(Executor):
 
     name = "vmap"
 
-    def _run(
-        self, run: Callable[[Weights, Rows], Any], weights: Weights, rows: Rows
-    ) -> tuple[Tensor, ...]:
+    def predict_each(self, weights: Weights, rows: Rows) -> Prediction:
+        """Return predictions; see the base class."""
         # What torch.vmap cannot do with a network is an error of the network, too.
         # While a function mode is active, attention takes no fused path, unknown to vmap.
         with NetworkErrors(), BaseTorchFunctionMode(), warnings.catch_warnings():
             # An operation that runs model by model, as in weight normalisation, is no concern.
             warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
-            return vmap(run)(weights, rows)
+            return self.likelihood.kind(*vmap(self._run_one)(weights, rows))
 
 
 class ChainExecutor(Executor):
@@ -174,10 +166,16 @@ def choose_executor(
     shared, query = tuple(part[:-1] for part in rows), tuple(part[[0, -1]] for part in rows)
     expected = _with_gradients(loop, pair, shared, query)
     try:
-        got = _with_gradients(vmapped, pair, shared, query)
+        found = _with_gradients(vmapped, pair, shared, query)
     except NetworkError:
         return loop
-    return vmapped if all(map(_close, got, expected)) else loop
+    # Some gradients are zero up to rounding, which depends on the size of the others.
+    agree = all(
+        one.shape == other.shape
+        and torch.allclose(one, other, rtol=1e-3, atol=1e-4 * float(other.abs().amax()))
+        for one, other in zip(found, expected, strict=True)
+    )
+    return vmapped if agree else loop
 
 
 def _two_models(weights: Weights) -> Weights:
@@ -211,11 +209,3 @@ def _with_gradients(
         with NetworkErrors():
             gradients = torch.autograd.grad(total, values)
     return predicted.detach(), torch.cat([gradient.flatten() for gradient in gradients])
-
-
-def _close(first: Tensor, second: Tensor) -> bool:
-    if first.shape != second.shape:
-        return False
-    # Some gradients are zero up to rounding, which depends on the size of the others.
-    size = float(second.abs().amax())
-    return torch.allclose(first, second, rtol=1e-3, atol=1e-4 * size)

@@ -29,6 +29,10 @@ from .reference import ReferenceModel, TrainingSet
 Free = dict[str, Tensor]
 
 _PROBE_ROWS = 4
+_COMPILED = (
+    "The layers to be searched are in a torch.jit module, which cannot be run with other weights. "
+    "Pass the nn.Module that it was made from, or parameters= of layers that are not compiled."
+)
 
 
 @dataclass(frozen=True)
@@ -58,8 +62,7 @@ class FreeNetwork:
 
     def _to_store(self) -> dict[str, Any]:
         likelihood = replace(self.executor.likelihood, output=self.output)
-        network = {"module": self.module, "free": self.free}
-        return {**network, "likelihood": likelihood, "probe": self.probe}
+        return {**vars(self), "likelihood": likelihood}
 
     @classmethod
     def _from_store(
@@ -150,12 +153,13 @@ def free_network(
     """Return the given network as a function of the parameters that a user names."""
     module, probe = reference.module, probe_rows(inputs)
     likelihood = reference.likelihood
-    _refuse_compiled(is_compiled(module))
+    if is_compiled(module):
+        raise ValueError(_COMPILED)
     layers = layers_in_order(module, lambda: likelihood.pick(module(*probe.parts)))
     free = choose_parameters(module, parameters, layers, seed)
-    chosen = {id(module.get_parameter(name)) for name in free.names}
     compiled = [p for part in module.modules() if is_compiled(part) for p in part.parameters()]
-    _refuse_compiled(any(id(p) in chosen for p in compiled))
+    if not {id(module.get_parameter(name)) for name in free.names}.isdisjoint(map(id, compiled)):
+        raise ValueError(_COMPILED)
     return _cut(module, free, likelihood, probe)
 
 
@@ -165,7 +169,12 @@ def _cut(
     """Cut a network where its free parameters begin."""
     output = likelihood.output
     split = split_module(module, free.names, probe, pick=likelihood.pick)
-    _refuse_quantised(split.rest)
+    if any(map(is_quantised, split.rest.modules())):
+        raise ValueError(
+            "The layers to be searched are quantised, or there are quantised layers behind them: "
+            "they have no weights that could change a little. Pass the network as it was before "
+            "quantisation, or one whose last layer was left out of it."
+        )
     if split.rest is not module:
         likelihood = replace(likelihood, output=None)  # the rest returns what was picked
     executor = choose_executor(
@@ -173,24 +182,6 @@ def _cut(
     )
     # With a module of its own: the given network predicts meanwhile, in other threads.
     return FreeNetwork(module, free, split, executor.for_thread(), probe, output)
-
-
-def _refuse_compiled(found: bool) -> None:
-    if found:
-        raise ValueError(
-            "The layers to be searched are in a torch.jit module, which cannot be run with other "
-            "weights. Pass the nn.Module that it was made from, or parameters= of layers that are "
-            "not compiled."
-        )
-
-
-def _refuse_quantised(rest: nn.Module) -> None:
-    if any(map(is_quantised, rest.modules())):
-        raise ValueError(
-            "The layers to be searched are quantised, or there are quantised layers behind them: "
-            "they have no weights that could change a little. Pass the network as it was before "
-            "quantisation, or one whose last layer was left out of it."
-        )
 
 
 def probe_rows(inputs: Inputs | StoredRows) -> Inputs:

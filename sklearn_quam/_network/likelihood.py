@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import logsigmoid, one_hot
+from torch.nn.functional import logsigmoid
 
 from .outputs import InvalidOutputError, first, picked
 from .predictions import Categorical, Gaussian
@@ -23,38 +23,8 @@ _NORMALISATION_TOLERANCE = 1e-2
 Output = Tensor | tuple[Tensor, ...] | list[Tensor]
 
 
-class _Fisher:
-    """Fisher information of scores (n_rows, n_scores), by roots R with R R' that of each row."""
-
-    def fisher(self, scores: Tensor) -> Tensor:
-        """Return the Fisher information of each row, (n_rows, n_scores, n_scores)."""
-        root = self.fisher_root(scores)
-        return root @ root.mT
-
-    def fisher_root(self, scores: Tensor) -> Tensor:
-        """Return R, with a column for each class or output."""
-        return torch.diag_embed(self.fisher_diagonal(scores).sqrt())
-
-    def fisher_diagonal(self, scores: Tensor) -> Tensor:
-        """Return the diagonals, (n_rows, n_scores)."""
-        raise NotImplementedError
-
-    def sampled_fisher_root(
-        self,
-        scores: Tensor,
-        n_columns: int,  # noqa: ARG002
-        generator: torch.Generator,  # noqa: ARG002
-    ) -> Tensor:
-        """Return R with few columns, for which R R' is right on average."""
-        return self.fisher_root(scores)
-
-    def total_fisher(self, scores: Tensor, weight: Tensor | None = None) -> Tensor:
-        """Return the weighted sum over rows, without a matrix for each of them."""
-        return torch.diag(_weighted(self.fisher_diagonal(scores), weight).sum(dim=0))
-
-
 @dataclass(frozen=True)
-class CategoricalLikelihood(_Fisher):
+class CategoricalLikelihood:
     """Class probabilities out of a network's output."""
 
     # One of CLASSIFIER_LINKS
@@ -82,36 +52,14 @@ class CategoricalLikelihood(_Fisher):
             scores = scores.clamp(min=torch.finfo(scores.dtype).tiny).log()
         return torch.log_softmax(scores, dim=dim)
 
-    def fisher_root(self, scores: Tensor) -> Tensor:
-        """Return R; see the base class."""
-        if self.link == "binary_logit":
-            return super().fisher_root(scores)
-        proba = torch.softmax(scores, dim=-1)
-        one = torch.eye(proba.shape[-1]).to(proba)
-        return (one - proba[..., None]) * proba.sqrt()[..., None, :]
-
-    def sampled_fisher_root(
-        self, scores: Tensor, n_columns: int, generator: torch.Generator
-    ) -> Tensor:
-        """Return R of sampled classes; see the base class."""
-        if scores.shape[-1] <= n_columns or self.link == "binary_logit":
-            return self.fisher_root(scores)
-        proba = torch.softmax(scores, dim=-1)
-        drawn = torch.multinomial(proba.cpu(), n_columns, True, generator=generator)
-        drawn = one_hot(drawn.to(proba.device), proba.shape[-1]).to(proba)
-        return ((drawn - proba[:, None]) / math.sqrt(n_columns)).mT
-
-    def total_fisher(self, scores: Tensor, weight: Tensor | None = None) -> Tensor:
-        """Return the weighted sum over rows; see the base class."""
-        if self.link == "binary_logit":
-            return super().total_fisher(scores, weight)
-        proba = torch.softmax(scores, dim=-1)
-        weighted = _weighted(proba, weight)
-        return torch.diag(weighted.sum(dim=0)) - weighted.T @ proba
+    @property
+    def scores_are_logits(self) -> bool:
+        """Whether scores are the logits of all classes, which depend on each other."""
+        return self.link != "binary_logit"
 
     def fisher_diagonal(self, scores: Tensor) -> Tensor:
-        """Return the diagonals; see the base class."""
-        if self.link == "binary_logit":
+        """Return the diagonals of the Fisher information of scores (n_rows, n_scores)."""
+        if not self.scores_are_logits:
             return torch.sigmoid(scores) * torch.sigmoid(-scores)
         proba = torch.softmax(scores, dim=-1)
         return proba * (1 - proba)
@@ -126,12 +74,13 @@ class CategoricalLikelihood(_Fisher):
         """Refuse output for training rows that the link cannot be applied to."""
         scores = _checked_columns(self.pick(output))
         width = scores.shape[-1]
-        if self.link in ("binary_logit", "probability") and width != 1:
+        is_single = self.link in ("binary_logit", "probability")
+        if is_single and width != 1:
             raise InvalidOutputError(
                 f"The network returns {width} columns, but link='{self.link}' means one. "
                 "Pass link='logits' if the columns are class scores, or 'probabilities'."
             )
-        if self.link not in ("binary_logit", "probability") and width == 1:
+        if not is_single and width == 1:
             right = "probability" if _in_unit_range(scores) else "binary_logit"
             raise InvalidOutputError(
                 f"The network returns a single column, but link='{self.link}' needs one column "
@@ -163,7 +112,7 @@ class CategoricalLikelihood(_Fisher):
 
 
 @dataclass(frozen=True)
-class GaussianLikelihood(_Fisher):
+class GaussianLikelihood:
     """Means and variances out of a network's output."""
 
     # One of REGRESSOR_LINKS; two parts are a tuple, or the two halves of the columns
@@ -171,7 +120,11 @@ class GaussianLikelihood(_Fisher):
     # Of each output, for networks that return the mean only
     noise_variance: Tensor | None = None
     output: str | int | None = None
+    # Factors and shifts from the means that the network returns to the target. They are not put
+    # into the weights of the last layer, so that the prior of these stays the same.
+    units: tuple[Tensor, Tensor] | None = None
     kind: ClassVar = Gaussian
+    scores_are_logits: ClassVar = False
 
     def pick(self, output: Any) -> Any:
         """Return what counts of all that the network returns: a tensor, or mean and variance."""
@@ -183,6 +136,9 @@ class GaussianLikelihood(_Fisher):
         output = self.pick(output)
         if self.link == "mean":
             mean = as_columns(output)
+            if self.units is not None:
+                scale, shift = self.units
+                mean = mean * scale.to(mean) + shift.to(mean)
             noise = self.noise_variance
             variance = torch.ones_like(mean) if noise is None else noise.to(mean).expand_as(mean)
             return Gaussian(mean, variance)
@@ -244,10 +200,6 @@ def as_columns(output: Output) -> Tensor:
     return columns.unsqueeze(-1) if columns.ndim == 1 else columns
 
 
-def _weighted(values: Tensor, weight: Tensor | None) -> Tensor:
-    return values if weight is None else values * weight[:, None]
-
-
 def _two_parts(output: Output) -> tuple[Tensor, Tensor]:
     if isinstance(output, (tuple, list)):
         if len(output) < 2:
@@ -296,8 +248,8 @@ def _in_unit_range(proba: Tensor) -> bool:
     return bool(((proba >= 0) & (proba <= 1 + _NORMALISATION_TOLERANCE)).all())
 
 
-def _sums_to_one(proba: Tensor) -> bool:
-    close = (proba.sum(dim=-1) - 1).abs() < _NORMALISATION_TOLERANCE
+def _sums_to_one(proba: Tensor, tolerance: float = _NORMALISATION_TOLERANCE) -> bool:
+    close = (proba.sum(dim=-1) - 1).abs() < tolerance
     return _in_unit_range(proba) and bool(close.all())
 
 
@@ -306,8 +258,7 @@ def looks_like_probabilities(output: Output) -> bool:
     scores = as_columns(output)
     if scores.shape[-1] == 1:
         return _in_unit_range(scores)
-    sums = scores.sum(dim=-1)
-    return bool(((sums - 1).abs() < 1e-4).all()) and _sums_to_one(scores)
+    return _sums_to_one(scores, tolerance=1e-4)
 
 
 def infer_link(output: Output, task: str) -> str:

@@ -105,21 +105,17 @@ def _left_to_groups(proc: Path, groups: Path) -> Iterator[int]:
     Inside of a container the path may be one of the host; its own group is the root.
     """
     versions = (
-        (groups, "memory.max", "memory.current", "inactive_file"),
-        (
-            groups / "memory",
-            "memory.limit_in_bytes",
-            "memory.usage_in_bytes",
-            "total_inactive_file",
-        ),
+        (groups, "memory.max", "memory.current", ""),
+        (groups / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
     )
     for line in _lines(proc / "self" / "cgroup"):
         parts = Path(line.split(":", 2)[2].strip().strip("/"))
-        for root, limit, used, cached in versions:
+        for root, limit, used, prefix in versions:
             for group in (root / parts, *(root / part for part in parts.parents)):
                 allowed, taken = _number(group / limit), _number(group / used)
                 if allowed is not None and taken is not None:
-                    yield allowed - taken + _numbers(group / "memory.stat").get(cached, 0)
+                    statistics = _numbers(group / "memory.stat")
+                    yield allowed - taken + statistics.get(f"{prefix}inactive_file", 0)
 
 
 def _lines(path: Path) -> list[str]:
@@ -241,11 +237,8 @@ def gradients_allowed() -> Iterator[None]:
 
     Searches need gradients, and what is computed must not depend on a `torch.autocast` outside.
     """
-    with ExitStack() as stack:
-        stack.enter_context(torch.inference_mode(False))
-        stack.enter_context(torch.enable_grad())
-        stack.enter_context(torch.autocast("cpu", enabled=False))
-        for kind in ("cuda", "mps"):
+    with torch.inference_mode(False), torch.enable_grad(), ExitStack() as stack:
+        for kind in ("cpu", "cuda", "mps"):
             if torch.is_autocast_enabled(kind):
                 stack.enter_context(torch.autocast(kind, enabled=False))
         yield

@@ -23,7 +23,6 @@ _NORMALISATION = (
     nn.modules.batchnorm._NormBase,
     nn.LayerNorm,
     nn.GroupNorm,
-    nn.LocalResponseNorm,
     nn.RMSNorm,
 )
 _LOW_RANK = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -135,8 +134,7 @@ def _names(
     elif callable(parameters):
         found = [p for name, p in named.items() if parameters(name, p)]
     else:
-        patterns = [parameters] if isinstance(parameters, str) else list(parameters)
-        found = [p for pattern in patterns for p in _matching(pattern, aliases)]
+        found = _matching(parameters, aliases)
     chosen = set(map(id, found))
     return [name for name, p in named.items() if id(p) in chosen]
 
@@ -156,17 +154,20 @@ def _is_bias(name: str) -> bool:
     return name == "bias" or name.endswith("_bias") or name.startswith("bias_")
 
 
-def _matching(pattern: str, named: dict[str, Any]) -> list[Any]:
-    """Return what a name or glob refers to, or refuse it with the nearest names."""
-    found = [value for name, value in named.items() if fnmatchcase(name, pattern)]
-    if found:
-        return found
-    near = difflib.get_close_matches(pattern, named, n=3, cutoff=0.3) or list(named)[:3]
-    raise ValueError(
-        f"No parameter or layer is called {shown(pattern)}; the nearest are {near}. Besides names "
-        "and globs, parameters= takes 'auto', 'all', 'last_layer', a number of layers, 'bias', "
-        "'norm', 'lora', a LoRA(...) or a function of (name, parameter)."
-    )
+def _matching(patterns: str | list[str], named: dict[str, Any]) -> list[Any]:
+    """Return what names and globs refer to, or refuse one with the nearest names."""
+    found = []
+    for pattern in [patterns] if isinstance(patterns, str) else patterns:
+        names = [name for name in named if fnmatchcase(name, pattern)]
+        if not names:
+            near = difflib.get_close_matches(pattern, named, n=3, cutoff=0.3) or list(named)[:3]
+            raise ValueError(
+                f"No parameter or layer is called {shown(pattern)}; the nearest are {near}. "
+                "Besides names and globs, parameters= takes 'auto', 'all', 'last_layer', a number "
+                "of layers, 'bias', 'norm', 'lora', a LoRA(...) or a function of (name, parameter)."
+            )
+        found += [named[name] for name in names]
+    return found
 
 
 def _n_linear_at_the_end(module: nn.Module, layers: list[RunLayer]) -> int:
@@ -195,8 +196,7 @@ def _low_rank(module: nn.Module, lora: LoRA, seed: int) -> FreeParameters:
     }
     if not layers:
         raise ValueError("LoRA needs linear or convolutional layers; the network has none.")
-    patterns = [lora.layers] if isinstance(lora.layers, str) else list(lora.layers)
-    chosen = {id(layer) for pattern in patterns for layer in _matching(pattern, layers)}
+    chosen = set(map(id, _matching(lora.layers, layers)))
     if not chosen:
         raise ValueError(f"{lora} selects none of the network's layers.")
     generator = torch.Generator().manual_seed(seed)

@@ -8,16 +8,64 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 
-class Prediction:
+def as_double(value: Any) -> Any:
+    """Return real numbers in double precision, in a tensor or in whatever holds tensors."""
+
+    def exact(part: Any) -> Any:
+        if isinstance(part, Tensor):
+            return part.double() if part.is_floating_point() else part
+        return part.in_double() if hasattr(part, "in_double") else part
+
+    return pytree.tree_map(exact, value)
+
+
+class HoldsTensors:
+    """Pickles tensors as arrays: joblib maps these into workers' memory."""
+
+    def in_double(self) -> Self:
+        """Return the same in double precision; indices stay what they are."""
+        return replace(self, **as_double(vars(self)))  # type: ignore[type-var]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return pytree.tree_map_only(Tensor, _StoredTensor.of, vars(self))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        with warnings.catch_warnings():
+            # Arrays that are mapped into memory are read-only, and nothing here writes to them.
+            warnings.simplefilter("ignore", UserWarning)
+            self.__dict__.update(pytree.tree_map_only(_StoredTensor, _StoredTensor.tensor, state))
+
+
+# Arrays that are being stored: those of the same memory are one, so that it is stored once.
+_STORED: WeakValueDictionary[tuple, np.ndarray] = WeakValueDictionary()
+
+
+@dataclass(frozen=True, eq=False)
+class _StoredTensor:
+    array: np.ndarray
+    device: torch.device
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> Self:
+        array = tensor.detach().cpu().numpy()
+        key = (array.ctypes.data, array.dtype.str, array.shape, array.strides)
+        return cls(_STORED.setdefault(key, array), tensor.device)
+
+    def tensor(self) -> Tensor:
+        return torch.as_tensor(self.array, device=self.device)
+
+
+class Prediction(HoldsTensors):
     """Methods of both kinds of predictions."""
 
     @property
@@ -55,10 +103,6 @@ class Prediction:
         """Return a copy."""
         return self.map(torch.clone)
 
-    def repeat(self, times: int) -> Self:
-        """Return every row several times, side by side."""
-        return self.map(lambda part: part.repeat_interleave(times, dim=0))
-
     def expand(self, times: int) -> Self:
         """Return the prediction with one more axis in front, in memory of its own."""
         return self.map(lambda part: part.expand(times, *part.shape).clone())
@@ -79,13 +123,6 @@ class Prediction:
     def is_defined(self) -> Tensor:
         """Return which predictions are valid: a probability may be zero, a variance may not."""
         raise NotImplementedError
-
-    def __getstate__(self) -> dict[str, Any]:
-        return to_arrays(self.parts)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        for part, tensor in zip(fields(self), from_arrays(state), strict=True):  # type: ignore[arg-type]
-            object.__setattr__(self, part.name, tensor)
 
     @classmethod
     def cat(cls, predictions: Sequence[Self], dim: int = 0) -> Self:
@@ -176,34 +213,6 @@ class Gaussian(Prediction):
         shift = (self.mean - other.mean) ** 2 / other.variance
         excess = (ratio - 1) - ratio.log()
         return 0.5 * (excess + shift).sum(dim=-1).clamp(min=0)
-
-
-def to_arrays(tensors: Sequence[Tensor | None]) -> dict[str, Any]:
-    """Return tensors as they are stored: as arrays, which joblib maps into workers' memory."""
-    arrays = [None if tensor is None else _as_stored(tensor) for tensor in tensors]
-    device = next(str(tensor.device) for tensor in tensors if tensor is not None)
-    return {"arrays": arrays, "device": device}
-
-
-# Arrays that are being stored: those of the same memory are one, so that it is stored once.
-_STORED: WeakValueDictionary[tuple, np.ndarray] = WeakValueDictionary()
-
-
-def _as_stored(tensor: Tensor) -> np.ndarray:
-    array = tensor.detach().cpu().numpy()
-    key = (array.ctypes.data, array.dtype.str, array.shape, array.strides)
-    return _STORED.setdefault(key, array)
-
-
-def from_arrays(state: dict[str, Any]) -> list[Any]:
-    """Return the tensors that `to_arrays` was given."""
-    with warnings.catch_warnings():
-        # Arrays that are mapped into memory are read-only, and nothing here writes to them.
-        warnings.simplefilter("ignore", UserWarning)
-        return [
-            None if array is None else torch.as_tensor(array, device=state["device"])
-            for array in state["arrays"]
-        ]
 
 
 def replace_rows(old: Tensor, index: Tensor, where: Tensor, new: Tensor) -> Tensor:

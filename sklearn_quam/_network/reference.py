@@ -24,13 +24,13 @@ from .adapters import (
     split_pipeline,
     target_scale,
 )
-from .inputs.rows import Inputs, Rows, Source, StoredRows, as_double, to_tensor
-from .inputs.sources import StoredArrays, View
+from .inputs.rows import Inputs, Rows, Source, StoredRows
+from .inputs.sources import StoredArrays
 from .likelihood import CategoricalLikelihood, GaussianLikelihood, Likelihood, infer_link
 from .limits import batches, peak_bytes
 from .outputs import InvalidOutputError, NetworkErrors, picked
-from .predictions import Prediction, from_arrays, to_arrays
-from .wrapped import TakesNamed, in_target_units, returned
+from .predictions import HoldsTensors, Prediction
+from .wrapped import TakesNamed, returned
 
 _PROBE_ROWS = 16
 # Types of whole numbers are tried out, but not all those of a large number of inputs.
@@ -70,17 +70,17 @@ class ReferenceModel:
 
     def inputs(self, source: Source) -> StoredRows:
         """Return rows in the network's types, which are read when they are asked for."""
-        ordered = in_order(source, self.input_names)
-        return StoredRows(ordered, self.input_dtypes, self.device, self.bytes_per_row)
+        check_names(source, self.input_names)
+        return StoredRows(source, self.input_dtypes, self.device, self.bytes_per_row)
 
     def predict(self, inputs: Inputs | StoredRows) -> Prediction:
         """Return the prediction for some rows, computed in batches."""
+        module, likelihood = self.module, self.likelihood
         with torch.no_grad():
-            parts: list[Any] = [
-                predict_batch(self.module, self.likelihood, inputs[rows])
-                for rows in batches(inputs)
+            parts: Any = [
+                predict_batch(module, likelihood, inputs[rows]) for rows in batches(inputs)
             ]
-        return self.likelihood.kind.cat(parts)
+        return likelihood.kind.cat(parts)
 
 
 def predict_batch(
@@ -100,11 +100,9 @@ def predict_batch(
 
 
 @dataclass(frozen=True)
-class TrainingSet:
+class TrainingSet(HoldsTensors):
     """The training data, as the network or the part of it behind a cut sees them."""
 
-    # What the network takes; None behind a cut, where nothing holds on to the user's data
-    inputs: Any
     # The values at a cut; empty where there is none yet
     rows: Rows
     # Class indices or real targets
@@ -113,6 +111,8 @@ class TrainingSet:
     weight: Tensor | None
     # The loss of the given network for each sample
     losses: Tensor
+    # What the network takes; None behind a cut, where nothing holds on to the user's data
+    inputs: Any = None
     # In a file; nothing holds on to the user's data.
     _stored: ClassVar[dict[str, Any]] = {
         "rows": Rows,
@@ -121,23 +121,8 @@ class TrainingSet:
         "losses": Tensor,
     }
 
-    @classmethod
-    def _from_store(cls, **values: Any) -> TrainingSet:
-        return cls(None, **values)
-
     def __len__(self) -> int:
         return len(self.target)
-
-    def in_double(self) -> TrainingSet:
-        """Return the same rows in double precision; indices stay what they are."""
-        return replace(
-            self,
-            inputs=None if self.inputs is None else self.inputs.in_double(),
-            rows=tuple(as_double(part) for part in self.rows),
-            target=as_double(self.target),
-            weight=None if self.weight is None else as_double(self.weight),
-            losses=as_double(self.losses),
-        )
 
     def rows_at(self, index: Tensor | slice) -> Rows:
         """Return some of the rows."""
@@ -156,12 +141,7 @@ class TrainingSet:
         return losses if self.weight is None else losses * self.weight[index]
 
     def __getstate__(self) -> dict[str, Any]:
-        return to_arrays((*self.rows, self.target, self.weight, self.losses))
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        *rows, target, weight, losses = from_arrays(state)
-        values = {"target": target, "weight": weight, "losses": losses}
-        self.__dict__.update(values, inputs=None, rows=tuple(rows))
+        return {**super().__getstate__(), "inputs": None}
 
 
 def build_reference(
@@ -179,18 +159,14 @@ def build_reference(
     """
     transformers, final = split_pipeline(estimator)
     network = read_network(final, task=task, link=link)
-    first = next(network.module.parameters(), torch.empty(0))
-    target = first.device if device is None else _device(device)
-    module, probe, given, dtypes = first_run(network.module.to(target), source, target)
+    own = next(network.module.parameters(), torch.empty(0)).device
+    target = own if device is None else _device(device)
+    module, rows, given = first_run(network.module.to(target), source, target)
     chosen = network.link or infer_link(picked(given, output), task)
-    likelihood: Likelihood
-    if task == "classifier":
-        likelihood = CategoricalLikelihood(chosen, output)
-    else:
-        likelihood = GaussianLikelihood(chosen, output=output)
+    kind: Any = CategoricalLikelihood if task == "classifier" else GaussianLikelihood
+    likelihood = kind(chosen, output=output)
     likelihood.check(given)
     scaled = target_scale(estimator, likelihood.n_outputs(given))
-    rows = StoredRows(StoredArrays(probe, source.names), dtypes, target)[:]
     if scaled is not None:
         if chosen != "mean":
             raise ValueError(
@@ -198,34 +174,31 @@ def build_reference(
                 "are supported. Pass the network itself (its regressor_) with the transformed "
                 "target as y."
             )
-        in_target_units(module, *scaled, output)
-        likelihood = replace(likelihood, output=None)
-        with NetworkErrors():
-            given = module(*rows.clone().parts)
+        likelihood = replace(likelihood, units=tuple(map(torch.as_tensor, scaled)))
+    # All rows at once: batches of large rows would be smaller.
+    again: list[Prediction] = []
+    with torch.no_grad():
+        needed = peak_bytes(lambda: again.append(predict_batch(module, likelihood, rows)))
     reference = ReferenceModel(
         module,
         likelihood,
         # A copy: refitting the user's scaler later must not change what was fitted here.
         copy.deepcopy(transformers),
-        dtypes,
+        tuple(part.dtype for part in rows.parts),
         source.names,
         target,
         any_ndim=is_torch(final),
         threshold=network.threshold,
+        bytes_per_row=needed // len(rows),
     )
-    expected, again = likelihood.prediction(given), []
-    # All rows at once: batches of large rows would be smaller.
-    with torch.no_grad():
-        needed = peak_bytes(lambda: again.append(predict_batch(module, likelihood, rows)))
-    _check_rows(reference, rows, expected, again[0])
-    reference = replace(reference, bytes_per_row=needed // len(rows))
+    _check_rows(reference, rows, likelihood.prediction(given), again[0])
     return reference, network, likelihood.n_outputs(given)
 
 
 def first_run(
     module: nn.Module, source: Source, device: torch.device
-) -> tuple[nn.Module, tuple[np.ndarray, ...], Any, tuple[torch.dtype, ...]]:
-    """Return a network that takes inputs in order, some rows, its output for them, and its types.
+) -> tuple[nn.Module, Inputs, Any]:
+    """Return a network that takes inputs in order, some rows in its types, and its output for them.
 
     Whole numbers are features to most networks but indices to those with embeddings: they are
     tried as floating point numbers first, where there are several inputs as they are first.
@@ -240,10 +213,10 @@ def first_run(
     candidates = [_candidates(part, dtype, several=len(probe) > 1) for part in probe]
     failures = []
     for dtypes in itertools.islice(itertools.product(*candidates), _MAX_TRIALS):
-        inputs = Inputs(tuple(map(partial(to_tensor, device=device), probe, dtypes)))
+        inputs = StoredRows(StoredArrays(probe), dtypes, device)[:]
         try:
             with torch.no_grad():
-                return module, probe, returned(module, *inputs.parts), dtypes
+                return module, inputs, returned(module, *inputs.clone().parts)
         except NetworkError as error:
             failures.append((inputs, error.__cause__ or error))
     inputs, cause = failures[0]
@@ -260,8 +233,9 @@ def _candidates(part: np.ndarray, dtype: torch.dtype, several: bool) -> list[tor
 def cannot_process(inputs: Inputs, error: object) -> str:
     """Return the message for an error that a network has raised for some rows."""
     what = "rows" if len(inputs.parts) == 1 else f"{len(inputs.parts)} inputs whose rows are"
+    shapes = ", ".join(f"{tuple(part.shape[1:])} given as {part.dtype}" for part in inputs.parts)
     return (
-        f"The network cannot process {what} of shape {inputs.describe()} on {inputs.device}: "
+        f"The network cannot process {what} of shape {shapes} on {inputs.device}: "
         f"{type(error).__name__}: {error}. X must have the shape that the network was trained with."
     )
 
@@ -279,14 +253,12 @@ def _check_rows(
     if _close(expected, reference.predict(inputs[len(inputs) // 2 :])):
         return
     cure = (
-        "BatchNorm layers need track_running_stats=True, recurrent and attention layers "
+        "Dynamically quantised layers scale all rows of a batch together: pass the network as it "
+        "was before quantisation."
+        if any(map(is_quantised, reference.module.modules()))
+        else "BatchNorm layers need track_running_stats=True, recurrent and attention layers "
         "batch_first=True."
     )
-    if any(map(is_quantised, reference.module.modules())):
-        cure = (
-            "Dynamically quantised layers scale all rows of a batch together: pass the network "
-            "as it was before quantisation."
-        )
     raise InvalidOutputError(f"The network's output for a row depends on the other rows. {cure}")
 
 
@@ -309,17 +281,11 @@ def _device(device: str | torch.device) -> torch.device:
     return target
 
 
-def in_order(source: Source, names: tuple[str, ...] | None) -> Source:
-    """Return a source of the named inputs in the order in which the network was tried."""
-    if names == source.names:
-        return source
-    if names is None or source.names is None or set(names) != set(source.names):
-        raise ValueError(
-            f"X has the inputs {_shown(source.names)}, but the network was fitted with "
-            f"{_shown(names)}."
+def check_names(source: Source, names: tuple[str, ...] | None) -> None:
+    """Refuse rows whose inputs have other names than those that the network was tried with."""
+    if names != source.names:
+        found, wanted = (
+            "without names" if one is None else f"named {shown(list(one))}"
+            for one in (source.names, names)
         )
-    return View(source, order=names)
-
-
-def _shown(names: tuple[str, ...] | None) -> str:
-    return "without names" if names is None else f"named {shown(list(names))}"
+        raise ValueError(f"X has the inputs {found}, but the network was fitted with {wanted}.")

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from .._storing.schema import Instead
 from ..exceptions import UnreadableFileError
-from .adapters import Network, is_pretrained, read_network, split_pipeline, target_scale
-from .wrapped import InOwnPrecision, TakesNamed, in_target_units
+from .adapters import Network, is_pretrained, read_network, split_pipeline
+from .wrapped import InOwnPrecision, TakesNamed
 
 _PLAIN = (bool, int, float, str, type(None))
 _DTYPES = (
@@ -32,27 +32,26 @@ _DEVICES = ("cpu", "cuda", "mps", "xpu")
 class StoredModule:
     """A network without its code."""
 
-    # As text
-    layers: str
+    # Types and plain attributes of its modules, as text
     values: dict[str, str]
     weights: dict[str, Tensor]
     named: tuple[str, ...] | None
     own_precision: bool
-    output: str | int | None
 
 
 def stored_module(module: nn.Module) -> StoredModule:
     """Return a network, as `build_reference` has prepared it, without its code."""
-    values = {
-        f"{name}.{key}".lstrip("."): repr(list(value) if isinstance(value, tuple) else value)
-        for name, part in module.named_modules()
-        for key, value in vars(part).items()
-        if not key.startswith("_") and key != "training" and _is_plain(value)
-    }
+    values = {}
+    for name, part in module.named_modules():
+        values[f"type of {name or 'the network'}"] = type(part).__name__
+        for key, value in vars(part).items():
+            several = isinstance(value, (tuple, list))
+            plain = all(isinstance(one, _PLAIN) for one in (value if several else [value]))
+            if plain and not key.startswith("_") and key != "training":
+                values[f"{name}.{key}".lstrip(".")] = repr(list(value) if several else value)
     named = module._named_inputs if isinstance(module, TakesNamed) else None
-    forward = vars(module).get("forward")
-    how = (isinstance(forward, InOwnPrecision), getattr(forward, "output", None))
-    return StoredModule(repr(module), values, _weights_of(module), named, *how)
+    own_precision = isinstance(vars(module).get("forward"), InOwnPrecision)
+    return StoredModule(values, _weights_of(module), named, own_precision)
 
 
 class GivenNetworks:
@@ -68,10 +67,7 @@ class GivenNetworks:
                 "is not fitted. Pass a fitted one; its weights do not matter"
             )
         try:
-            self.networks: list[tuple[Any, Network]] = [
-                (one, read_network(final, task=task))
-                for one, (_, final) in zip(estimators, finals, strict=True)
-            ]
+            self.networks: list[Network] = [read_network(final, task=task) for _, final in finals]
         except TypeError as error:
             words = str(error).rstrip(".")
             raise UnreadableFileError(f"it needs the network of a {task}. {words}") from error
@@ -84,30 +80,24 @@ class GivenNetworks:
                 "it needs a network. Pass a fitted one of the structure that was saved"
             )
         found: list[list[str]] = []
-        for estimator, network in self.networks:
-            module = self._prepared(estimator, copy.deepcopy(network.module), stored)
+        for network in self.networks:
+            module = copy.deepcopy(network.module)
+            # As `build_reference` prepares it.
+            if stored.named is not None:
+                module = TakesNamed(module, stored.named)
+            if stored.own_precision:
+                module.forward = InOwnPrecision(module)
             differing = _differences(module, stored)
             if not differing:
-                _fill(module, stored.weights)
+                for name, weight in _weights_of(module).items():
+                    # Ties between parameters stay.
+                    weight.data = stored.weights[name].clone()
                 return module
             found.append(differing)
         raise UnreadableFileError(
             "the network that was passed is not like the one that was saved: "
             f"{'; '.join(min(found, key=len)[:5])}. Pass a network of the same structure"
         )
-
-    def _prepared(self, estimator: Any, module: nn.Module, stored: StoredModule) -> nn.Module:
-        """Return a network as `build_reference` prepares it."""
-        if stored.named is not None:
-            module = TakesNamed(module, stored.named)
-        if stored.own_precision:
-            module.forward = InOwnPrecision(module)
-        # Those of the target come last.
-        scales = [name for name in stored.weights if name.rpartition(".")[2] == "scale"]
-        scaled = target_scale(estimator, stored.weights[scales[-1]].numel()) if scales else None
-        if scaled is not None:
-            in_target_units(module, *scaled, stored.output)
-        return module
 
     def transformers(self, description: str) -> Pipeline:
         """Return a copy of the transformers that were described."""
@@ -207,20 +197,4 @@ def _differences(module: nn.Module, stored: StoredModule) -> list[str]:
             for name in sorted(before.keys() | after.keys())
             if before.get(name) != after.get(name)
         ]
-    if not found and now.layers != stored.layers:
-        found = [f"{now.layers} instead of {stored.layers}"]
     return found
-
-
-def _fill(module: nn.Module, weights: dict[str, Tensor]) -> None:
-    own = _weights_of(module)
-    with torch.no_grad():
-        for name, tensor in weights.items():
-            # Ties between parameters stay.
-            own[name].data = tensor.clone()
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, (tuple, list)):
-        return all(isinstance(part, _PLAIN) for part in value)
-    return isinstance(value, _PLAIN)

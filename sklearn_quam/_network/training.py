@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.validation import has_fit_parameter
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.utils import parametrize
 
 from .._messages import shown
@@ -134,10 +135,14 @@ def _skorch_data(
         module = clone(net).initialize().module_
     precision = np.float64 if floating_dtype(module) == torch.float64 else np.float32
     X = _in_precision(X, precision)
-    output = _try_rows(module, X[:2]) if probe else None
+    shape: tuple[int, ...] = ()
+    if probe:
+        device = next(module.parameters(), torch.empty(0)).device
+        # It may not take rows as they are.
+        with suppress(NetworkError), torch.no_grad(), NetworkErrors():
+            shape = module.eval()(torch.tensor(X[:2]).to(device)).shape
     if task == "regressor":
-        flat = output is not None and output.ndim == 1
-        return X, y.reshape(-1 if flat else (len(y), -1)).astype(precision), None
+        return X, y.reshape(-1 if len(shape) == 1 else (len(y), -1)).astype(precision), None
     labels = np.unique(y)
     known = getattr(net, "classes", None)
     if known is not None and len(known):
@@ -147,8 +152,7 @@ def _skorch_data(
                 f"y has labels that are not among the net's classes {shown(list(known))}."
             )
     else:
-        n_columns = output.shape[1] if output is not None and output.ndim == 2 else 0
-        columns = np.arange(n_columns)
+        columns = np.arange(shape[1] if len(shape) == 2 else 0)
         are_columns = labels.dtype.kind in "iu" and np.isin(labels, columns).all()
         classes = columns if are_columns else labels
     binary = isinstance(net, skorch.NeuralNetBinaryClassifier)
@@ -163,14 +167,3 @@ def _in_precision(X: Any, dtype: type) -> Any:
     if isinstance(X, np.ndarray) and X.dtype.kind == "f":
         return X.astype(dtype)
     return X
-
-
-def _try_rows(module: nn.Module, rows: Any) -> Tensor | None:
-    """Return the output for some rows, or None where the module does not take them so."""
-    device = next(module.parameters(), torch.empty(0)).device
-    try:
-        with torch.no_grad(), NetworkErrors():
-            output = module.eval()(torch.tensor(rows).to(device))
-    except NetworkError:
-        return None
-    return output if isinstance(output, Tensor) else None

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from .._network.free import Free, FreeNetwork
-from .._network.inputs.rows import Inputs, as_double
+from .._network.inputs.rows import Inputs
 from .._network.limits import Limits, slices
 from .._network.outputs import NetworkErrors
-from .._network.predictions import Prediction
+from .._network.predictions import Prediction, as_double
 from ..exceptions import NetworkError
 from .models import AdversarialModels
 from .natural.refine import NEAR_ANSWER, Boundary, Effort, cheapest_models, effort_for
@@ -77,11 +77,7 @@ def _exact_problem(problem: Problem) -> Problem:
         return problem
     network = problem.network
     free, executor = network.free, network.executor
-    free = replace(
-        free,
-        start={name: as_double(value) for name, value in free.start.items()},
-        updates={name: (as_double(w), scale) for name, (w, scale) in free.updates.items()},
-    )
+    free = replace(free, start=as_double(free.start), updates=as_double(free.updates))
     with NetworkErrors():
         module = copy.deepcopy(executor.module).double()
     executor = type(executor)(module, executor.likelihood)
@@ -101,7 +97,7 @@ def _least(
     network = problem.network
     start = {name: value[None] for name, value in network.free.start.items()}
     given = _on_training(problem, start)[0]
-    found = {name: as_double(value[some]) for name, value in first.free.items()}
+    found = as_double({name: value[some] for name, value in first.free.items()})
     weight = problem.training.weight
     weight = torch.ones_like(problem.training.losses) if weight is None else weight
     weight = weight * problem.n_training_rows / len(weight)

@@ -46,7 +46,7 @@ class Searches:
     @property
     def original(self) -> Any:
         """The given network's prediction for the sample of each search."""
-        return self.given.repeat(self.n_targets)
+        return self.given.map(lambda part: part.repeat_interleave(self.n_targets, dim=0))
 
     @property
     def queries(self) -> Rows:

@@ -219,7 +219,7 @@ class NetworkEstimator(ShortMessages, BaseEstimator):
             )
             free = None if free is None else free.with_likelihood(reference.likelihood)
         losses = reference.likelihood.negative_log_likelihood(original, target)
-        training = TrainingSet(inputs, at_cut.parts, target, weight, losses)
+        training = TrainingSet(at_cut.parts, target, weight, losses, inputs)
         self.reference_loss_ = float(training.weighted(losses, slice(None)).mean())
         refuse_infinite_loss(self.reference_loss_)
         passed = Passed(X, X_checked, y_checked, sample_weight, fit_params, X_val, y_val)

@@ -17,7 +17,7 @@ from torch import Tensor
 from .._documented import QUERY, documented
 from .._network.adapters import Network
 from .._network.inputs.sources import View, some_rows
-from .._network.likelihood import REGRESSOR_LINKS, GaussianLikelihood
+from .._network.likelihood import REGRESSOR_LINKS
 from .._network.predictions import Gaussian, Prediction
 from .._network.reference import ReferenceModel
 from .._posterior.measures import mixture_quantiles, mixture_scores
@@ -104,7 +104,8 @@ class BaseUncertaintyRegressor(ScoresUnseen, RegressorMixin, BaseUncertaintyEsti
             noise = _residual_variance(reference.predict(some), held_out)
         self.noise_variance_ = np.array(noise, dtype=float)
         tensor = torch.as_tensor(self.noise_variance_).to(target)
-        likelihood = GaussianLikelihood("mean", tensor, reference.likelihood.output)
+        likelihood: Any = reference.likelihood
+        likelihood = replace(likelihood, noise_variance=tensor)
         noisy = Gaussian(original.mean, tensor.to(original.mean).expand_as(original.mean))
         return replace(reference, likelihood=likelihood), noisy
 

@@ -197,10 +197,11 @@ def identity(estimator: Any, data: Any, models: Any) -> str:
     }
     # A noise that was measured is a sum.
     noise = np.ravel(getattr(estimator, "noise_variance_", ()))
+    units = [part.tolist() for part in getattr(likelihood, "units", None) or ()]
     made_of = (
         [type(estimator).__name__, sorted(arguments.items()), data.seed, rows],
-        [module.layers, module.values, module.named, sorted(module.weights)],
-        [likelihood.link, likelihood.output, reference.device.type, reference.threshold],
+        [module.values, module.named, sorted(module.weights)],
+        [likelihood.link, likelihood.output, units, reference.device.type, reference.threshold],
         [f"{value:.4g}" for value in noise],
         list(getattr(estimator, "parameter_names_", ())),
         [method.identity for method in getattr(models, "methods", ())],

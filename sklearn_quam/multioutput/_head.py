@@ -22,7 +22,7 @@ from .._network.inputs.rows import Inputs, Source, StoredRows, from_tensor
 from .._network.inputs.sources import StoredArrays, open_source
 from .._network.limits import computing, peak_bytes, short_passes
 from .._network.outputs import InvalidOutputError, NetworkErrors, first, picked
-from .._network.reference import cannot_process, first_run, in_order
+from .._network.reference import cannot_process, check_names, first_run
 from ..base._arguments import allowed, arguments
 from ..ood._core.reading import run_noting
 
@@ -70,8 +70,8 @@ class FeatureReader:
 
     def rows(self, source: Source) -> StoredRows:
         """Return samples as the network takes them."""
-        ordered = in_order(source, self.names)
-        return StoredRows(ordered, self.dtypes, self.device, self.bytes_per_row)
+        check_names(source, self.names)
+        return StoredRows(source, self.dtypes, self.device, self.bytes_per_row)
 
     def __call__(self, inputs: Inputs) -> Tensor:
         """Return the inputs of the last layer, (n_rows, ..., n_features), at each place."""
@@ -133,9 +133,8 @@ def split_head(
     module = module_of(estimator)
     own = next((p.device for p in module.parameters()), torch.device("cpu"))
     target = own if device is None else torch.device(device)
-    module, probe, _, dtypes = first_run(module.to(target), source, target)
-    names = source.names
-    rows = StoredRows(StoredArrays(probe, names), dtypes, target)[:2]
+    module, rows, _ = first_run(module.to(target), source, target)
+    rows, names, dtypes = rows[:2], source.names, tuple(part.dtype for part in rows.parts)
     layers = [
         name
         for name, part in module.named_modules()

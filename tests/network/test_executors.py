@@ -20,6 +20,7 @@ from sklearn_quam._network.executors import (
     VmapExecutor,
     choose_executor,
 )
+from sklearn_quam._network.inputs.rows import Inputs
 from sklearn_quam._network.likelihood import CategoricalLikelihood, GaussianLikelihood
 from sklearn_quam._network.parameters import choose_parameters
 from sklearn_quam._network.predictions import Prediction
@@ -248,7 +249,7 @@ def chosen(module, likelihood, inputs, names=None):
     probe = tuple(x[:4] for x in inputs)
     if len(probe) == 1:
         # As it is run in fact: by its steps, where it can be traced.
-        split = split_module(module, tuple(dict(module.named_parameters())), *probe)
+        split = split_module(module, tuple(dict(module.named_parameters())), Inputs(probe))
         module = split.rest if split.place == "at_input" else module
     return choose_executor(module, likelihood, weights, probe)
 
@@ -257,7 +258,7 @@ def chain_executor(module, likelihood):
     """Return the executor of a network that is a chain from its input on."""
     names = tuple(dict(module.named_parameters()))
     n_in = module.get_parameter(names[0]).shape[1]
-    split = split_module(module, names, normal(4, n_in))
+    split = split_module(module, names, Inputs((normal(4, n_in),)))
     assert split.place == "at_input"
     return ChainExecutor(split.rest, likelihood)
 
@@ -399,7 +400,9 @@ def test_gradients_of_low_rank_updates(key, lora):
     module = case.module()
     free = choose_parameters(module, lora, [])
     probe = tuple(x[:4] for x in case.inputs)
-    rest = split_module(module, free.names, *probe).rest if case.execution == "matmul" else module
+    rest = module
+    if case.execution == "matmul":
+        rest = split_module(module, free.names, Inputs(probe)).rest
     executor = choose_executor(rest, case.likelihood, free.weights(free.start), probe)
     assert executor.name == case.execution
     values = {

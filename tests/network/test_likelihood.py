@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from sklearn_quam._curvature.scores import Fisher
 from sklearn_quam._network.likelihood import (
     CategoricalLikelihood,
     GaussianLikelihood,
@@ -224,7 +225,8 @@ def test_ambiguous_classifier_output_asks_for_the_link(output):
 def test_fisher_information_is_the_expected_second_derivative(likelihood, n_scores):
     """Expected over targets drawn from the prediction: all classes, or Gaussian quadrature."""
     scores, weight = normal(3, n_scores), torch.tensor([1.0, 2.0, 0.5], dtype=torch.float64)
-    found = likelihood.fisher(scores)
+    fisher = Fisher(likelihood, scores)
+    found = fisher.matrices()
     for row in range(3):
         expected = torch.zeros(n_scores, n_scores, dtype=torch.float64)
         for target, share in draws(likelihood.prediction(scores[row : row + 1])):
@@ -235,12 +237,12 @@ def test_fisher_information_is_the_expected_second_derivative(likelihood, n_scor
 
             expected += share * torch.autograd.functional.hessian(loss, scores[row])
         assert_close(found[row], expected, rtol=1e-8, atol=1e-8)
-    assert_close(likelihood.fisher_diagonal(scores), found.diagonal(dim1=1, dim2=2))
-    assert_close(likelihood.total_fisher(scores, weight), (weight[:, None, None] * found).sum(0))
-    root = likelihood.fisher_root(scores)
-    assert_close(root @ root.mT, found)
+    assert_close(fisher.diagonal(), found.diagonal(dim1=1, dim2=2))
+    weighted = Fisher(likelihood, scores, weight)
+    assert_close(weighted.total(), (weight[:, None, None] * found).sum(0))
+    assert_close(fisher.root() @ fisher.root().mT, found)
     generator = torch.Generator().manual_seed(0)
-    roots = [likelihood.sampled_fisher_root(scores, 2, generator) for _ in range(1000)]
+    roots = [fisher.drawn_root(2, generator) for _ in range(1000)]
     mean = torch.stack([one @ one.mT for one in roots]).mean(dim=0)
     assert_close(mean, found, rtol=0, atol=0.05)
 

@@ -14,9 +14,10 @@ from torch.func import functional_call
 from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence
 
+from sklearn_quam._network.cut import split as splitting
 from sklearn_quam._network.cut.chain import Chained
 from sklearn_quam._network.cut.replayed import Replay
-from sklearn_quam._network.cut.split import split_module
+from sklearn_quam._network.inputs.rows import Inputs
 
 from ..networks import Recurrent, Tokens, module_state
 
@@ -26,6 +27,14 @@ PROBE_ROWS = 4
 @pytest.fixture(autouse=True)
 def _seed():
     torch.manual_seed(0)
+
+
+def split_module(module, names, rows):
+    return splitting.split_module(module, names, Inputs((rows,)))
+
+
+def at_cut(split, rows):
+    return split.at_cut(Inputs((rows,)))
 
 
 def normal(*shape):
@@ -227,13 +236,13 @@ def test_the_two_parts_do_the_same_as_the_network(case):
     weights = moved(module, names)
     for n_rows in (12, 2):
         rows = inputs[:n_rows]
-        values = split.at_cut(rows)
+        values = at_cut(split, rows)
         found = functional_call(split.rest, weights, values)
         assert_same(found, functional_call(module, weights, (rows,)))
         # And back: nothing of the other weights is kept.
         assert_same(split.rest(*values), module(rows))
     # Each weight by itself, so that none is left where it was.
-    values = split.at_cut(inputs)
+    values = at_cut(split, inputs)
     for name in names:
         one = {name: weights[name]}
         expected = functional_call(module, one, (inputs,))
@@ -244,15 +253,15 @@ def test_the_two_parts_do_the_same_as_the_network(case):
 @each_case
 def test_values_at_the_cut_depend_on_their_sample_alone(case):
     module, names, inputs, split = case.split()
-    values = split.at_cut(inputs)
+    values = at_cut(split, inputs)
     assert all(len(value) == len(inputs) and not value.requires_grad for value in values)
     for rows in (slice(7, 8), [11, 3, 5]):
-        assert_same(split.at_cut(inputs[rows]), tuple(value[rows] for value in values))
+        assert_same(at_cut(split, inputs[rows]), tuple(value[rows] for value in values))
     other = copy.deepcopy(module)
     for name, weight in moved(module, names).items():
         other.get_parameter(name).data = weight
     # Neither do they depend on the searched weights, or on the number of probe rows.
-    assert_same(split_module(other, names, inputs[:3]).at_cut(inputs), values)
+    assert_same(at_cut(split_module(other, names, inputs[:3]), inputs), values)
 
 
 @each_case
@@ -266,7 +275,7 @@ def test_frozen_part_is_run_once_and_the_network_stays_as_it_is(case):
         module.get_submodule(name).register_forward_hook(hook)
     split = split_module(module, names, inputs[:PROBE_ROWS])
     count.clear()
-    values = split.at_cut(inputs)
+    values = at_cut(split, inputs)
     assert all(count[name] == 1 for name in case.once.split())
     count.clear()
     for size in (0.1, 0.2, 0.3):
@@ -370,7 +379,7 @@ def test_cut_before_the_first_searched_layer(make, inputs, searched):
     assert split.place == ("at_input" if make is normalised and len(names) > 2 else "inside")
     for n_rows in (12, 2, 1):
         rows = inputs[:n_rows]
-        values, weights = split.at_cut(rows), moved(module, names)
+        values, weights = at_cut(split, rows), moved(module, names)
         assert all(len(value) == n_rows for value in values)
         twice = rows.repeat_interleave(2, dim=0) if n_rows == 1 else rows
         expected = functional_call(module, weights, (twice,))[:n_rows]
@@ -385,9 +394,9 @@ def test_another_way_behind_a_chain_is_an_error():
     module = network(forward, **layers()).double().eval()
     split = split_module(module, tuple(HEAD.split()), ROWS[:PROBE_ROWS])
     assert isinstance(split.rest, Chained)
-    split.at_cut(ROWS)
+    at_cut(split, ROWS)
     with pytest.raises(ValueError, match="does not run the searched layers"):
-        split.at_cut(1000 * ROWS)
+        at_cut(split, 1000 * ROWS)
 
 
 def remembers():
@@ -421,7 +430,7 @@ def test_numbers_are_right_whether_or_not_it_can_be_cut(make):
     weights = moved(module, names)
     for n_rows in (12, 3, 2):
         expected = functional_call(module, weights, (ROWS[:n_rows],))
-        values = split.at_cut(ROWS[:n_rows])
+        values = at_cut(split, ROWS[:n_rows])
         assert_same(functional_call(split.rest, weights, values), expected)
 
 
@@ -429,7 +438,7 @@ def test_only_the_shape_of_what_has_no_influence_is_kept():
     """The values of all blocks but the last are not needed behind it."""
     module, inputs = vision().double().eval(), SEQUENCES
     split = split_module(module, ("norm.weight",), inputs[:PROBE_ROWS])
-    images, *values = split.at_cut(inputs)
+    images, *values = at_cut(split, inputs)
     numbers = [value for value in values if value.numel()]
     assert images is not inputs
     assert len(values) == 3  # patches and two blocks

@@ -25,7 +25,6 @@ from torch.overrides import TorchFunctionMode
 from ...exceptions import NetworkError
 from ..inputs.rows import Inputs
 from ..outputs import NetworkErrors
-from ..wrapped import TargetUnits
 from .running import Pick, UpToCut, agree, copy_sharing
 
 # Every elementwise function behind a module of torch.nn, and a few more.
@@ -72,15 +71,17 @@ class Activation:
     steps: tuple[tuple[str, tuple[Any, ...], tuple[tuple[str, Any], ...]], ...]
 
     @property
-    def is_in_place(self) -> bool:
-        """Whether the slope follows from what is returned."""
-        return len(self.steps) == 1 and self.steps[0][0] in _IN_PLACE
+    def in_place(self) -> str | None:
+        """The name of the only function, if its slope follows from what it returns."""
+        name = self.steps[0][0]
+        return name if len(self.steps) == 1 and name in _IN_PLACE else None
 
     def __call__(self, values: Tensor) -> Tensor:
         """Return the function of some values, which are left as they are."""
         for name, args, kwargs in self.steps:
-            function = getattr(torch, name, None) if name in _IN_PLACE else None
-            function = function or getattr(functional, name, None) or getattr(torch, name)
+            # functional.tanh and functional.sigmoid warn that they are deprecated.
+            owner = torch if name in _IN_PLACE or not hasattr(functional, name) else functional
+            function = getattr(owner, name)
             values = function(values, *args, **dict(kwargs))
         return values
 
@@ -130,8 +131,8 @@ class Layer:
         """Return the activation of values, in their memory if possible, and what `back` needs."""
         if self.activation is None:
             return values, values
-        if self.activation.is_in_place:
-            values = _IN_PLACE[self.activation.steps[0][0]](values)
+        if self.activation.in_place:
+            values = _IN_PLACE[self.activation.in_place](values)
             return values, values
         return self.activation(values), values
 
@@ -139,8 +140,8 @@ class Layer:
         """Return a gradient, in its memory if possible, times the slope of the activation."""
         if self.activation is None:
             return gradient
-        if self.activation.is_in_place:
-            backward = _BACKWARD[self.activation.steps[0][0]]
+        if self.activation.in_place:
+            backward = _BACKWARD[self.activation.in_place]
             return backward(gradient, kept, grad_input=gradient)
         with torch.enable_grad():
             values = kept.detach().requires_grad_()
@@ -212,10 +213,6 @@ class Chain:
 _LINEAR = {functional.linear, torch.ops.aten.linear.default}
 
 
-class NotAChainError(NetworkError):
-    """The searched parameters are not those of a chain of linear layers at the end."""
-
-
 class Chained(nn.Module):
     """Linear layers, one after the other; parameters keep the names that are `known`."""
 
@@ -225,13 +222,16 @@ class Chained(nn.Module):
         super().__init__()
         self._steps, self._ending = [], ending
         for number, layer in enumerate(layers):
-            weight, bias = layer.weight, layer.bias
-            part = nn.Linear(weight.shape[1], weight.shape[0], bias is not None, device="meta")
-            part.weight = _as_parameter(weight)
-            if bias is not None:
-                part.bias = _as_parameter(bias)
-            names = known.get(id(weight), ""), known.get(id(bias), "")
-            path = _path(names, bias is not None) or f"layer_{number}_of_chain"
+            (n_out, n_in), has_bias = layer.weight.shape, layer.bias is not None
+            part: Any = nn.Linear(n_in, n_out, has_bias, device="meta")
+            for name, value in (("weight", layer.weight), ("bias", layer.bias)):
+                if value is not None and not isinstance(value, nn.Parameter):
+                    value = nn.Parameter(value, requires_grad=False)
+                setattr(part, name, value)
+            names = known.get(id(layer.weight), ""), known.get(id(layer.bias), "")
+            path = names[0].removesuffix(".weight")
+            if names != (f"{path}.weight", f"{path}.bias" if has_bias else ""):
+                path = f"layer_{number}_of_chain"
             self._steps.append((path, names, layer.activation))
             _place(self, path, part)
             for name, parameter in zip(names, (part.weight, part.bias), strict=True):
@@ -247,7 +247,7 @@ class Chained(nn.Module):
                 values = activation(values)
         return values if self._ending is None else self._ending(values)
 
-    def read(self) -> tuple[list[tuple[str, str]], list[Layer], list[Callable[[Tensor], Tensor]]]:
+    def read(self) -> tuple[list[tuple[str, str]], list[Layer], list[Any]]:
         """Return names of weights and biases, the layers, and functions behind the last layer.
 
         These functions take values of shape (n_models, n_outputs, n_samples).
@@ -257,12 +257,8 @@ class Chained(nn.Module):
             part: Any = self.get_submodule(path)
             names.append(named)
             layers.append(Layer(part.weight, part.bias, activation))
-        ending = self._ending
-        if ending is None:
-            return names, layers, []
-        if isinstance(ending, TargetUnits):
-            return names, layers, [ending.over_middle]
-        return names, layers, [type(ending)(dim=1)]
+        endings = [] if self._ending is None else [type(self._ending)(dim=1)]
+        return names, layers, endings
 
 
 class UpToChain(UpToCut):
@@ -285,9 +281,11 @@ class UpToChain(UpToCut):
         if given is None:
             raise NetworkError("For some rows the network does not run the searched layers.")
         if given.ndim != (3 if self.at_position else 2):
-            raise NotAChainError("The first searched layer takes no matrix.")
+            raise NetworkError("The first searched layer takes no matrix.")
         if self.at_position:
-            given = _at(_positions(self.rest(given), output), given)
+            differences = (self.rest(given) - output[:, None]).abs().amax(dim=-1)
+            taken = differences.argmin(dim=1)
+            given = given[torch.arange(len(given), device=given.device), taken]
         return output, (given,)
 
 
@@ -304,13 +302,12 @@ def cut_before_chain(
         output = pick(module(*inputs.parts))
     calls = [c for c in noting.calls if c.function in _LINEAR and searched & set(map(id, c.layer))]
     if not calls or not isinstance(output, Tensor):
-        raise NotAChainError("No linear layer is searched.")
+        raise NetworkError("No linear layer is searched.")
     known = {id(p): name for name, p in module.named_parameters()}
     layers = _chain_from(calls[0], noting.calls)
     first = next(known[id(one)] for one in calls[0].layer if id(one) in known)
     copied = copy_sharing(module)
-    units = [part for part in module.modules() if isinstance(part, TargetUnits)]
-    endings = [None, *units, nn.Softmax(dim=-1), nn.LogSoftmax(dim=-1)]
+    endings = [None, nn.Softmax(dim=-1), nn.LogSoftmax(dim=-1)]
     for ending, at_position in [*((one, False) for one in endings), (None, True)]:
         rest = Chained(layers, known, ending)
         for name in names:
@@ -318,23 +315,10 @@ def cut_before_chain(
         frozen = UpToChain(copied, rest, pick, first, at_position)
         if agree(frozen, names, probe):
             is_whole = calls[0].values is inputs.parts[0] and len(inputs.parts) == 1
-            return None if is_whole and _is_plain(module) else frozen, rest, is_whole
-    raise NotAChainError("The searched parameters are not those of a chain at the end.")
-
-
-def _is_plain(module: nn.Module) -> bool:
-    """Return whether a network consists of modules of torch and of this package alone."""
-    homes = {type(part).__module__.partition(".")[0] for part in module.modules()}
-    return homes <= {"torch", "sklearn_quam"}
-
-
-def _positions(values: Tensor, output: Tensor) -> Tensor:
-    """Return the position of each sequence of values at which the output was taken."""
-    return (values - output[:, None]).abs().amax(dim=-1).argmin(dim=1)
-
-
-def _at(where: Tensor, values: Tensor) -> Tensor:
-    return values[torch.arange(len(values), device=values.device), where]
+            homes = {type(part).__module__.partition(".")[0] for part in module.modules()}
+            runs_own_code = not homes <= {"torch", "sklearn_quam"}
+            return frozen if runs_own_code or not is_whole else None, rest, is_whole
+    raise NetworkError("The searched parameters are not those of a chain at the end.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -405,16 +389,6 @@ def _chain_from(first: _Call, calls: list[_Call]) -> list[Layer]:
             layers[-1] = replace(layers[-1], activation=Activation(steps) if steps else None)
         value = call.returned
     return layers
-
-
-def _as_parameter(tensor: Tensor) -> nn.Parameter:
-    return tensor if isinstance(tensor, nn.Parameter) else nn.Parameter(tensor, requires_grad=False)
-
-
-def _path(names: tuple[str, str], has_bias: bool) -> str:
-    """Return the name of the module that has the parameters as its weight and bias."""
-    path = names[0].removesuffix(".weight")
-    return path if names == (f"{path}.weight", f"{path}.bias" if has_bias else "") else ""
 
 
 def _place(module: nn.Module, path: str, value: nn.Parameter | nn.Module) -> None:

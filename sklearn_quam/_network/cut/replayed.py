@@ -7,12 +7,13 @@ own code runs again, and these modules return the recorded values.
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -28,8 +29,6 @@ from .running import Pick, UpToCut, agree, copy_sharing
 
 # Switches on what else differs between models; what depends on it is then not a number.
 Poison = Callable[[], AbstractContextManager]
-# The name of a module, and the number of the call.
-_Key = tuple[str, int]
 _PLAIN = (bool, int, float, str, type(None))
 _HOOKS: tuple[str, ...] = ("_forward_hooks", "_forward_pre_hooks", "_forward_hooks_with_kwargs")
 _HOOKS += ("_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs")
@@ -58,33 +57,20 @@ class _Part:
         return value.movedim(0, self.axis)
 
 
-# Calls of modules that are not run again, with a `_Part` in place of each part of the output.
-_Kept = dict[_Key, Any]
-
-
-class _Calls:
-    """Outputs of calls of modules while a network runs."""
-
-    def __init__(self, outputs: dict[_Key, Any]) -> None:
-        self.outputs, self._counts = outputs, Counter[str]()
-
-    def next(self, name: str) -> _Key:
-        """Return the key of the next call of a module."""
-        self._counts[name] += 1
-        return name, self._counts[name] - 1
-
-
-_CALLS: ContextVar[_Calls | None] = ContextVar("calls", default=None)
+# What modules returned, call by call. Of modules that are not run again, a `_Part` is in place of
+# each part of an output.
+_Outputs = dict[str, list[Any]]
+_OUTPUTS: ContextVar[_Outputs | None] = ContextVar("outputs", default=None)
 
 
 @contextmanager
-def _during(outputs: dict[_Key, Any]) -> Iterator[None]:
+def _during(outputs: _Outputs) -> Iterator[None]:
     """Record outputs of modules, or hand them out, while a network runs in this thread."""
-    token = _CALLS.set(_Calls(outputs))
+    token = _OUTPUTS.set(outputs)
     try:
         yield
     finally:
-        _CALLS.reset(token)
+        _OUTPUTS.reset(token)
 
 
 def _copied(output: Any) -> Any:
@@ -93,22 +79,22 @@ def _copied(output: Any) -> Any:
 
 
 def _record(name: str, _: nn.Module, __: Any, output: Any) -> None:
-    calls = _CALLS.get()
-    if calls is not None:
-        calls.outputs[calls.next(name)] = _copied(output)
+    outputs = _OUTPUTS.get()
+    if outputs is not None:
+        outputs.setdefault(name, []).append(_copied(output))
 
 
 def _hand_out(name: str, *_: Any, **__: Any) -> Any:
-    calls: Any = _CALLS.get()
-    return _copied(calls.outputs[calls.next(name)])
+    outputs: Any = _OUTPUTS.get()
+    return _copied(outputs[name].pop(0))
 
 
 class Replay(SameNames):
     """Run a network in which the modules in `kept` return the values at the cut."""
 
-    def __init__(self, module: nn.Module, kept: _Kept, n_inputs: int, pick: Pick) -> None:
+    def __init__(self, module: nn.Module, kept: _Outputs, n_inputs: int, pick: Pick) -> None:
         copied = copy_sharing(module)
-        for name, _ in kept:
+        for name in kept:
             part = copied.get_submodule(name)
             part.forward = partial(_hand_out, name)
             for hooks in _HOOKS:
@@ -120,10 +106,7 @@ class Replay(SameNames):
     def forward(self, *values: Tensor) -> Any:
         """Return the output of the network."""
         rest = iter(values[self._n_inputs :])
-        outputs = {
-            key: pytree.tree_map(lambda part: part.take(rest), form)
-            for key, form in self._kept.items()
-        }
+        outputs = pytree.tree_map(lambda part: part.take(rest), self._kept)
         with _during(outputs):
             return self._pick(self._network(*values[: self._n_inputs]))
 
@@ -131,27 +114,28 @@ class Replay(SameNames):
 class UpToModules(UpToCut):
     """Run a network, and return its inputs and what the modules in `kept` return."""
 
-    def __init__(self, module: nn.Module, kept: _Kept, n_inputs: int, pick: Pick) -> None:
+    def __init__(self, module: nn.Module, kept: _Outputs, n_inputs: int, pick: Pick) -> None:
         rest = Replay(module, kept, n_inputs, pick)
         super().__init__(copy_sharing(module), rest, pick)
         self.kept = kept
-        _record_calls(self.module, tuple(name for name, _ in kept))
+        _record_calls(self.module, kept)
 
     def record(self, *inputs: Any) -> tuple[Any, tuple[Tensor, ...]]:
         """Return the output of the network, and the values at the cut."""
         values = [part.clone() for part in inputs]
-        outputs: dict[_Key, Any] = {}
+        outputs: _Outputs = {}
         with _during(outputs):
             output = self.pick(self.module(*inputs))
-        if set(self.kept) != set(outputs):
+        kept, found = ({k: len(v) for k, v in one.items()} for one in (self.kept, outputs))
+        if kept != found:
             raise NetworkError("For some rows the network runs other modules.")
-        for key, form in self.kept.items():
-            leaves = zip(pytree.tree_leaves(form), pytree.tree_leaves(outputs[key]), strict=True)
-            for part, value in leaves:
-                if part.axis is not None:
-                    rows = value.movedim(part.axis, 0)
-                    # Where no numbers are needed, an empty tensor holds the shape.
-                    values.append(rows if part.needed else rows.new_empty((*rows.shape, 0)))
+        ordered = {key: outputs[key] for key in self.kept}
+        leaves = map(pytree.tree_leaves, (self.kept, ordered))
+        for part, value in zip(*leaves, strict=True):
+            if part.axis is not None:
+                rows = value.movedim(part.axis, 0)
+                # Where no numbers are needed, an empty tensor holds the shape.
+                values.append(rows if part.needed else rows.new_empty((*rows.shape, 0)))
         return output, tuple(values)
 
 
@@ -179,8 +163,8 @@ def cut_before_modules(
 
 def _same_for_all(
     module: nn.Module, names: tuple[str, ...], probe: Inputs, poison: Poison
-) -> _Kept:
-    """Return the calls of modules that are the same for all models, without those inside them."""
+) -> _Outputs:
+    """Return outputs of modules that are the same for all models, without those inside them."""
     searched = {id(module.get_parameter(name)) for name in names}
     candidates = tuple(
         name
@@ -196,25 +180,24 @@ def _same_for_all(
     given, fewer = (_outputs(module, candidates, rows) for rows in (probe, probe[:-1]))
     with poison():
         differing = _outputs(poisoned, candidates, probe)
-    calls = Counter(name for name, _ in given)
-    found: _Kept = {}
+    found: _Outputs = {}
     for name in candidates:
-        keys = [(name, number) for number in range(calls[name])]
-        forms = [_form(given[key], fewer.get(key), differing.get(key)) for key in keys]
-        inside = any(name.startswith(f"{other}.") for other, _ in found)
-        if not inside and all(form is not None for form in forms):
-            found.update(zip(keys, forms, strict=True))
+        calls = [outputs.get(name, []) for outputs in (given, fewer, differing)]
+        forms = [_form(*call) for call in zip_longest(*calls)]
+        inside = any(name.startswith(f"{other}.") for other in found)
+        if forms and not inside and None not in forms:
+            found[name] = forms
     return found
 
 
-def _record_calls(module: nn.Module, names: tuple[str, ...]) -> None:
-    for name in dict.fromkeys(names):
+def _record_calls(module: nn.Module, names: Iterable[str]) -> None:
+    for name in names:
         module.get_submodule(name).register_forward_hook(partial(_record, name))
 
 
-def _outputs(module: nn.Module, names: tuple[str, ...], rows: Inputs) -> dict[_Key, Any]:
-    """Return the outputs of calls of modules, up to the first error of the network."""
-    copied, outputs = copy_sharing(module), dict[_Key, Any]()
+def _outputs(module: nn.Module, names: Iterable[str], rows: Inputs) -> _Outputs:
+    """Return the outputs of modules, up to the first error of the network."""
+    copied, outputs = copy_sharing(module), _Outputs()
     _record_calls(copied, names)
     with suppress(NetworkError), torch.no_grad(), NetworkErrors(), _during(outputs):
         copied(*rows.clone().parts)
@@ -242,8 +225,8 @@ def _part(value: Any, fewer: Any, other: Any) -> _Part | None:
     return _Part(changed[0]) if one_less and torch.equal(value, other) else None
 
 
-def _without_unneeded(frozen: UpToModules, probe: Inputs) -> _Kept:
-    """Return the kept calls, with only the shape of what has no influence on the output."""
+def _without_unneeded(frozen: UpToModules, probe: Inputs) -> _Outputs:
+    """Return the kept outputs, with only the shape of what has no influence on the output."""
     n_inputs = len(probe.parts)
     with torch.no_grad(), NetworkErrors():
         values = [value.clone() for value in frozen(*probe.clone().parts)]
@@ -260,4 +243,4 @@ def _without_unneeded(frozen: UpToModules, probe: Inputs) -> _Kept:
     def marked(part: _Part) -> _Part:
         return part if part.axis is None else replace(part, needed=next(needed))
 
-    return {key: pytree.tree_map(marked, form) for key, form in frozen.kept.items()}
+    return pytree.tree_map(marked, frozen.kept)

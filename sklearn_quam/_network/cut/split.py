@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ...exceptions import NetworkError
 from ..inputs.rows import Inputs, Rows
@@ -33,9 +33,8 @@ class SplitModule:
     rest: nn.Module
     place: str
 
-    def at_cut(self, inputs: Inputs | Tensor) -> Rows:
+    def at_cut(self, inputs: Inputs) -> Rows:
         """Return the values at the cut."""
-        inputs = Inputs.of(inputs)
         if self.frozen is None:
             return inputs.parts
         with torch.no_grad(), NetworkErrors(partial(cannot_process, inputs)):
@@ -57,7 +56,7 @@ def whole(output: Any) -> Any:
 def split_module(
     module: nn.Module,
     names: tuple[str, ...],
-    probe: Inputs | Tensor,
+    probe: Inputs,
     poison: Poison = nullcontext,
     pick: Pick = whole,
 ) -> SplitModule:
@@ -65,7 +64,6 @@ def split_module(
 
     `probe` has at least three samples. `pick` returns what counts of the network's output.
     """
-    probe = Inputs.of(probe)
     for name in names:
         module.get_parameter(name)  # all are there
     if names:

@@ -61,7 +61,7 @@ class StoredDataset:
     def names(self) -> tuple[str, ...] | None:
         """Names of the inputs, if the items have such."""
         inputs, _ = self._batch(slice(0, 1))
-        return tuple(inputs) if isinstance(inputs, Mapping) else None
+        return tuple(sorted(inputs)) if isinstance(inputs, Mapping) else None
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -70,7 +70,7 @@ class StoredDataset:
         """Return some rows of each input."""
         inputs, _ = self._batch(index)
         if isinstance(inputs, Mapping):
-            inputs = tuple(inputs.values())
+            inputs = tuple(inputs[name] for name in sorted(inputs))
         parts = inputs if isinstance(inputs, (tuple, list)) else (inputs,)
         return tuple(np.asarray(from_tensor(part)) for part in parts)
 

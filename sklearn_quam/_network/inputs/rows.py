@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..predictions import from_arrays, to_arrays
+from ..predictions import HoldsTensors
 
 _NUMPY_TYPES = {
     torch.float32: np.float32,
@@ -36,17 +36,12 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Inputs:
+class Inputs(HoldsTensors):
     """Rows in memory: a tensor of shape (n_rows, ...) for each input of the network."""
 
     parts: Rows
     # Memory that the network needs for a row, as far as it is known.
     bytes_per_row: int = 0
-
-    @classmethod
-    def of(cls, rows: Inputs | Tensor) -> Inputs:
-        """Return rows as they are, and a tensor as the only input."""
-        return rows if isinstance(rows, cls) else cls((rows,))  # type: ignore[arg-type]
 
     def __len__(self) -> int:
         return len(self.parts[0])
@@ -70,21 +65,6 @@ class Inputs:
     def at_least_two(self) -> Inputs:
         """Return a single row twice."""
         return replace(self, parts=at_least_two(self.parts))
-
-    def in_double(self) -> Inputs:
-        """Return the same rows in double precision; indices stay what they are."""
-        return replace(self, parts=tuple(as_double(part) for part in self.parts))
-
-    def describe(self) -> str:
-        """Return shapes and types of a row in words."""
-        return ", ".join(f"{tuple(p.shape[1:])} given as {p.dtype}" for p in self.parts)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**to_arrays(self.parts), "bytes_per_row": self.bytes_per_row}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        values = {"parts": tuple(from_arrays(state)), "bytes_per_row": state["bytes_per_row"]}
-        self.__dict__.update(values)
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,11 +100,6 @@ class StoredRows:
 def at_least_two(rows: Rows) -> Rows:
     """Return a single row twice: modules that squeeze their output would lose its axis."""
     return tuple(part.repeat_interleave(2, dim=0) if len(part) == 1 else part for part in rows)
-
-
-def as_double(tensor: Tensor) -> Tensor:
-    """Return real numbers in double precision, and others as they are."""
-    return tensor.double() if tensor.is_floating_point() else tensor
 
 
 def from_tensor(values: Any) -> Any:

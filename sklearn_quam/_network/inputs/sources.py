@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -46,42 +45,22 @@ class StoredArrays:
 
     def read(self, index: Any) -> tuple[np.ndarray, ...]:
         """Return some rows of each array."""
-        return tuple(_read(array, index) for array in self.arrays)
-
-
-def _read(array: Any, index: Any) -> np.ndarray:
-    part = array[index]
-    if hasattr(part, "compute"):
-        part = part.compute()
-    if not isinstance(array, np.memmap):
-        return np.asarray(part)
-    part = np.array(part)
-    _forget_pages(array)
-    return part
-
-
-def _forget_pages(array: np.memmap) -> None:
-    """Release the memory of pages that were read, which would add up to the whole file."""
-    owner = getattr(array, "_mmap", None)
-    # A private map holds changes in that memory alone.
-    if array.mode != "c" and isinstance(owner, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-        owner.madvise(mmap.MADV_DONTNEED)
+        return tuple(np.asarray(array[index]) for array in self.arrays)
 
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """Some samples of another source, its inputs in another order, or transformed."""
+    """Some samples of another source, or its samples transformed."""
 
     source: Source
     numbers: np.ndarray | None = None
-    order: tuple[str, ...] | None = None
     # Of a source with one input
     transform: Callable[[Any], np.ndarray] | None = None
 
     @property
     def names(self) -> tuple[str, ...] | None:
         """Names of the inputs."""
-        return self.order or self.source.names
+        return self.source.names
 
     def __len__(self) -> int:
         return len(self.source) if self.numbers is None else len(self.numbers)
@@ -89,18 +68,18 @@ class View:
     def read(self, index: Any) -> tuple[np.ndarray, ...]:
         """Return some rows of each input."""
         parts = self.source.read(index if self.numbers is None else self.numbers[index])
-        if self.order is not None:
-            found = dict(zip(self.source.names or (), parts, strict=True))
-            parts = tuple(found[name] for name in self.order)
         return parts if self.transform is None else (self.transform(*parts),)
 
 
 def open_source(X: Any, n_inputs: int | None = None) -> Source | None:
     """Return a source of rows, None for arrays and frames in memory."""
     refuse_masked(X, "X")
-    _refuse_graph(X)
+    if hasattr(X, "edge_index") or hasattr(X, "edata"):  # of torch_geometric or dgl
+        raise TypeError(f"X is a graph, whose nodes are no rows by themselves.{_IF_GRAPH}")
     if isinstance(X, Mapping):
-        return _several(tuple(X.values()), tuple(map(str, X)))
+        # Sorted, here and in data sets: names may come in another order to predict.
+        named = {str(name): X[name] for name in sorted(X, key=str)}
+        return _several(tuple(named.values()), tuple(named))
     if _is_several(X):
         return _several(tuple(X), None)
     if isinstance(X, DataLoader):
@@ -169,9 +148,7 @@ def _several(parts: tuple[Any, ...], names: tuple[str, ...] | None) -> StoredArr
         refuse_masked(part, f"X[{label!r}]")
         if is_dataset(part):
             raise ValueError(f"X holds several data sets: pass one of them, X[{label!r}].")
-        array = _of_dask(part) if is_dask(part) else from_tensor(part)
-        if not hasattr(array, "compute"):
-            array = array if isinstance(array, np.memmap) else as_array(array, label)
+        array = _of_dask(part) if is_dask(part) else as_array(from_tensor(part), label)
         if not array.ndim or array.dtype.kind not in "fiub":
             raise ValueError(
                 f"X holds several inputs of the network, and each must be an array of numbers with "
@@ -185,12 +162,6 @@ def _several(parts: tuple[Any, ...], names: tuple[str, ...] | None) -> StoredArr
             f"The inputs in X have different numbers of rows: {shown(lengths)}.{_IF_GRAPH}"
         )
     return StoredArrays(tuple(arrays), names)
-
-
-def _refuse_graph(X: Any) -> None:
-    """Refuse a graph of torch_geometric or dgl."""
-    if hasattr(X, "edge_index") or hasattr(X, "edata"):
-        raise TypeError(f"X is a graph, whose nodes are no rows by themselves.{_IF_GRAPH}")
 
 
 def is_dask(X: Any) -> bool:
@@ -212,7 +183,7 @@ def transformed(transformers: Pipeline | None, X: Any, source: Source | None) ->
     if transformers is None:
         return StoredArrays((X,)) if source is None else source
     if isinstance(source, StoredArrays) and len(source.arrays) == 1:
-        return View(source, transform=partial(transform, transformers))
+        return View(source, transform=partial(_transformed_array, transformers))
     rows = _transform(transformers, X)
     return open_source(rows) or StoredArrays((_checked(rows),))
 
@@ -222,8 +193,7 @@ def as_dense(X: Any) -> Any:
     return X.toarray() if issparse(X) else X
 
 
-def transform(transformers: Pipeline, X: Any) -> np.ndarray:
-    """Return some rows, transformed."""
+def _transformed_array(transformers: Pipeline, X: Any) -> np.ndarray:
     return _checked(_transform(transformers, X))
 
 
