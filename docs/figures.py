@@ -22,7 +22,7 @@ def concepts(path):
     rng = np.random.default_rng(0)
     y = np.repeat([0, 1, 2], 120)
     X = np.array([[-2.0, 0.0], [0.2, 0.0], [0.0, 5.5]])[y] + rng.normal(size=(len(y), 2))
-    net = MLPClassifier((50, 50), alpha=1e-3, max_iter=400, random_state=0).fit(X, y)
+    net = MLPClassifier((50, 50), alpha=1e-3, max_iter=1000, random_state=0).fit(X, y)
     columns, rows = np.meshgrid(np.linspace(-8, 6, 43), np.linspace(-5, 10, 43))
     places = np.column_stack([columns.ravel(), rows.ravel()])
     u = QUAMClassifier(net, random_state=0).fit(X, y).predict_uncertainty(places)
@@ -64,7 +64,7 @@ def wines(path):
         edgecolors="black",
         label="held back",
     )
-    ax.set(xlabel="aleatoric", ylabel="epistemic")
+    ax.set(xlabel="aleatoric (nats)", ylabel="epistemic (nats)")
     ax.legend(frameon=False, fontsize=8)
     figure.savefig(path, dpi=120)
     plt.close(figure)
