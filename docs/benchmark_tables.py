@@ -188,6 +188,9 @@ def text(value):
     return f"{value:.3f}" if abs(value) >= 0.01 or value == 0 else f"{value:.1e}"
 
 
+NO_BREAK = "\N{NO-BREAK SPACE}"
+
+
 def with_intervals(row):
     """Return cells by title, with the ends of an interval behind the value."""
     cells = {}
@@ -195,7 +198,8 @@ def with_intervals(row):
         if not key.endswith(("_low", "_high")):
             cell = text(value)
             if row.get(f"{key}_low") is not None:
-                cell += f" ({text(row[f'{key}_low'])} to {text(row[f'{key}_high'])})"
+                ends = text(row[f"{key}_low"]), text(row[f"{key}_high"])
+                cell = f"{cell} ({ends[0]} to {ends[1]})".replace(" ", NO_BREAK)
             # A hyphen alone would begin a list.
             cells[title(key)] = r"\-" if cell == "-" else cell
     return cells

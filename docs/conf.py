@@ -51,8 +51,10 @@ html_theme_options = {
     "navigation_with_keys": False,
     # Wide tables and code need the place of a second column.
     "secondary_sidebar_items": {
-        "**": ["page-toc", "sourcelink"],
-        "results/**": [],
+        "*": ["page-toc", "sourcelink"],
+        "api/*": ["page-toc", "sourcelink"],
+        "guide/*": ["page-toc", "sourcelink"],
+        "results/*": [],
         "gallery/**": [],
         "index": [],
     },
