@@ -72,7 +72,7 @@ for name, row in table.iterrows():
     ax.annotate(name, place, (6, 4), textcoords="offset points")
 ax.axhline(roc_auc_score(is_unknown, entropy), color="0.4", ls="--")
 ax.set(xlabel="milliseconds a sample", ylabel="AUROC")
-ax.margins(x=0.25)
+ax.margins(x=0.25, y=0.12)
 plt.show()
 
 # %%
