@@ -10,7 +10,7 @@ same
     difference of scores, relative to the largest score, and the AUROC, which must be equal;
 draws
     random numbers differ: the means of several AUROCs, which must agree up to their errors;
-alike
+similar
     another approximation of the same thing, said below: rank correlation.
 
 - Ensembles of ten networks: torch-uncertainty and probly. MC dropout: torch-uncertainty, which
@@ -22,13 +22,13 @@ alike
   whose convolutions are linear layers on patches and whose biases are weights of a constant. Its
   scores are logits, those of the package for all layers log-probabilities: what moves all logits
   alike is left out, as it changes no prediction. The probit probabilities of laplace-torch do
-  depend on it; here they are made, on both sides, of what is left. "Alike" is the mutual
+  depend on it; here they are made, on both sides, of what is left. "Similar" is the mutual
   information of draws of linearised logits, with biases as each package has them; laplace-torch
   draws for each image, the package takes the same evenly spread draws for all. A hundred draws are
   few: ranks of images that the network is sure of are mostly those of the draws.
 - Detectors: pytorch-ood. Units differ (see ``peer_detectors``). Its entropy clips probabilities at
   1e-7, and its pNML works in single precision, where regrets below 1e-7 are lost: these two are
-  "alike". ``fit`` of the package also sets a threshold, for which it scores the training images,
+  "similar". ``fit`` of the package also sets a threshold, for which it scores the training images,
   too; that of pytorch-ood does not.
 
 Both packages have one thread, also where pytorch-ood would take all cores. Peers get images
@@ -142,7 +142,7 @@ def pairs():
         ),
         "Laplace, all layers, mutual information": Pair(
             "laplace-torch",
-            "alike",
+            "similar",
             mutual_information(
                 sklearn_quam.LaplaceClassifier,
                 parameters="all",
@@ -200,7 +200,7 @@ def pairs():
         ),
     }
     for name, sides in detectors.items():
-        kind = "alike" if name in ("entropy", "pNML") else "same"
+        kind = "similar" if name in ("entropy", "pNML") else "same"
         found[name] = Pair("pytorch-ood", kind, *sides)
     return found
 
@@ -270,7 +270,8 @@ def compare(pair, given):
         "auroc_apart": apart,
         "auroc_allowed": allowed,
         # NaN must fail, too.
-        "agree": pair.kind == "alike" or (agree and (pair.kind == "draws" or difference <= SCORES)),
+        "agree": pair.kind == "similar"
+        or (agree and (pair.kind == "draws" or difference <= SCORES)),
     }
 
 
@@ -289,7 +290,7 @@ def summary(name, result):
         "same": f"scores {result['relative_difference']:.0e} apart",
         "draws": f"AUROC {result['auroc_apart'][worst]:.4f} apart, "
         f"{result['auroc_allowed'][worst]:.4f} allowed",
-        "alike": f"rank correlation {result['spearman']:.3f}",
+        "similar": f"rank correlation {result['spearman']:.3f}",
     }[result["kind"]]
     seconds = (own["fit_seconds"], others["fit_seconds"])
     row["seconds to fit"] = " / ".join(f"{value:.1f}" for value in seconds)

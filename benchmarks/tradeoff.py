@@ -40,12 +40,13 @@ def draw(rows, path):
     placed = []
     low, high = (end(row[column] for row in rows) for end in (min, max))
     gap = (high - low) / 32
-    # Labels that would lie on each other move up.
+    # Labels that would lie on each other move up; a line leads back to the point.
     for row in sorted(rows, key=lambda row: row[column]):
         x, y = row["ms a sample"], row[column]
         while any(abs(y - other) < gap and 0.2 < x / at < 5 for at, other in placed):
             y += gap / 4
         placed.append((x, y))
+        ax.plot([x, x], [row[column], y], color="0.6", lw=0.6, zorder=1)
         ax.annotate(
             row["method"], (x, y), (6, 0), textcoords="offset points", fontsize=7, va="center"
         )

@@ -146,18 +146,34 @@ TABLES = {
         for part in ("relative", "workers", "traffic", "check", "million")
     },
 }
-FIGURES = (
-    "tradeoff",
-    "two_moons",
-    "sine",
-    "simplex",
-    "uci",
-    "calibration",
-    "mistakes",
-    "diversity",
-    "importance",
-    "scaling",
-)
+# Figures, with the captions that they have on the pages.
+FIGURES = {
+    "tradeoff": "Milliseconds a sample, and what they buy: means over families.",
+    "two_moons": "Epistemic uncertainty over the plane, for one data set; bright is uncertain.",
+    "sine": "Predicted mean, with two standard deviations of the mean (dark) and of new targets.",
+    "simplex": "Predictions of plausible models (orange) for one point. Darker predictions can "
+    "explain the training data better.",
+    "uci": "Log score of each method on each data set; the best one is orange.",
+    "calibration": "Log score, and area under accuracy and rejection; the best one is orange.",
+    "mistakes": "AUROC with 95 % intervals; the best one is orange.",
+    "diversity": "Share of the variance of attributions that the first components explain.",
+    "importance": "Left: a target with two modes, and two distributions to sample from. Right: the "
+    "variance of a weighted sample, by the distance of the modes.",
+    "scaling": "Processor seconds, with fits of a constant plus a share of the size. Bottom right: "
+    "hours for a million samples, on paper.",
+}
+# What columns are called on the pages, where scripts have short names.
+TITLES = {
+    "auroc": "AUROC",
+    "aupr": "AUPR",
+    "ece": "calibration error",
+    "fpr95": "FPR95",
+    "n_fooled": "attacks that succeed",
+    "n_mistakes": "number of mistakes",
+    "pearson": "Pearson",
+    "rmse": "RMSE",
+    "spearman": "Spearman",
+}
 
 
 def text(value):
@@ -170,12 +186,43 @@ def text(value):
     return f"{value:.3f}" if abs(value) >= 0.01 or value == 0 else f"{value:.1e}"
 
 
+NO_BREAK = "\N{NO-BREAK SPACE}"
+
+
+def with_intervals(row):
+    """Return cells by title, with the ends of an interval behind the value."""
+    cells = {}
+    for key, value in row.items():
+        if not key.endswith(("_low", "_high")):
+            cell = text(value)
+            if row.get(f"{key}_low") is not None:
+                ends = text(row[f"{key}_low"]), text(row[f"{key}_high"])
+                cell = f"{cell} ({ends[0]} to {ends[1]})".replace(" ", NO_BREAK)
+            # A hyphen alone would begin a list.
+            cells[title(key)] = r"\-" if cell == "-" else cell
+    return cells
+
+
+def title(key):
+    """Return what a column is called on a page."""
+    place, _, name = key.partition("_")
+    if place == "corner":
+        return f"{title(name)}, corners"
+    return TITLES.get(key, key.replace("_", " "))
+
+
 def as_rst(rows):
-    lines = [".. list-table::", "   :header-rows: 1", ""]
-    for row in [dict(zip(rows[0], rows[0], strict=True)), *rows]:
-        cells = [text(value) for value in row.values()]
-        lines += [f"   {'*' if not i else ' '} - {cell}" for i, cell in enumerate(cells)]
-    return "\n".join(lines) + "\n"
+    """Return a table of a page; few rows of many columns are turned to fit the page."""
+    rows = [with_intervals(row) for row in rows]
+    lines = [list(rows[0]), *(list(row.values()) for row in rows)]
+    turned = len(lines[0]) > 10 and len(rows) < 6
+    if turned:
+        lines = list(zip(*lines, strict=True))
+    table = [".. list-table::", "   :header-rows: 1", "   :stub-columns: 1"][: 3 if turned else 2]
+    table.append("")
+    for line in lines:
+        table += [f"   {'*' if not i else ' '} - {cell}" for i, cell in enumerate(line)]
+    return "\n".join(table) + "\n"
 
 
 def as_text(rows):
@@ -324,15 +371,18 @@ def write(folder):
         except (FileNotFoundError, KeyError):  # a run that was not finished has no summary
             content = "Not measured yet.\n"
         (folder / f"{name}.rst").write_text(content)
-    for name in FIGURES:
+    for name, caption in FIGURES.items():
         figure = RESULTS / f"{name}.png"
         content = "Not drawn yet.\n"
         if figure.exists():
             shutil.copy(figure, folder / figure.name)
             content = (
-                f".. note:: {OLD}\n\n" * is_earlier(name) + f".. image:: /generated/{figure.name}\n"
-                f"   :alt: {name.replace('_', ' ')}\n"
-                f"   :target: ../_images/{figure.name}\n"  # in full size
+                f".. note:: {OLD}\n\n"
+                * is_earlier(name)
+                + f".. figure:: /generated/{figure.name}\n"
+                f"   :alt: {caption}\n"
+                f"   :target: ../_images/{figure.name}\n\n"  # in full size
+                f"   {caption}\n"
             )
         (folder / f"{name}_figure.rst").write_text(content)
 

@@ -45,10 +45,19 @@ html_theme = "pydata_sphinx_theme"
 html_static_path = ["_static"]
 # Pages without sections of their own leave their width to text and tables.
 html_sidebars = {page.stem: [] for page in HERE.glob("*.rst")}
-html_css_files = ["cards.css"]
+html_css_files = ["site.css"]
 html_theme_options = {
     "show_toc_level": 2,
     "navigation_with_keys": False,
+    # Wide tables and code need the place of a second column.
+    "secondary_sidebar_items": {
+        "*": ["page-toc", "sourcelink"],
+        "api/*": ["page-toc", "sourcelink"],
+        "guide/*": ["page-toc", "sourcelink"],
+        "results/*": [],
+        "gallery/**": [],
+        "index": [],
+    },
     "icon_links": [{"name": "Source", "url": SOURCE, "icon": "fa-brands fa-github"}],
     # Install, quick start, guide, examples, API and results; the others are under "More".
     "header_links_before_dropdown": 6,

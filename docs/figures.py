@@ -22,7 +22,7 @@ def concepts(path):
     rng = np.random.default_rng(0)
     y = np.repeat([0, 1, 2], 120)
     X = np.array([[-2.0, 0.0], [0.2, 0.0], [0.0, 5.5]])[y] + rng.normal(size=(len(y), 2))
-    net = MLPClassifier((50, 50), alpha=1e-3, max_iter=400, random_state=0).fit(X, y)
+    net = MLPClassifier((50, 50), alpha=1e-3, tol=5e-4, random_state=0).fit(X, y)
     columns, rows = np.meshgrid(np.linspace(-8, 6, 43), np.linspace(-5, 10, 43))
     places = np.column_stack([columns.ravel(), rows.ravel()])
     u = QUAMClassifier(net, random_state=0).fit(X, y).predict_uncertainty(places)
@@ -33,7 +33,7 @@ def concepts(path):
         figure.colorbar(colours, ax=ax, label="nats", shrink=0.8)
         for k, marker in enumerate("osD"):
             ax.scatter(*X[y == k].T, s=8, marker=marker, color="white", edgecolors="black", lw=0.4)
-        for letter, place in {"A": (-0.9, -1.0), "B": (-6.5, 8.5), "C": (0.0, 6.5)}.items():
+        for letter, place in {"A": (-0.9, -1.0), "B": (-7.0, 6.8), "C": (0.0, 6.5)}.items():
             box = {"boxstyle": "circle", "facecolor": "white"}
             ax.text(*place, letter, ha="center", va="center", bbox=box, fontsize=9)
         ax.set(title=name, xlabel="first feature")
@@ -64,7 +64,7 @@ def wines(path):
         edgecolors="black",
         label="held back",
     )
-    ax.set(xlabel="aleatoric", ylabel="epistemic")
+    ax.set(xlabel="aleatoric (nats)", ylabel="epistemic (nats)")
     ax.legend(frameon=False, fontsize=8)
     figure.savefig(path, dpi=120)
     plt.close(figure)

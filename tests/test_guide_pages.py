@@ -12,6 +12,8 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
+from sklearn_quam import QUAMClassifier
+
 from . import hugging_face as hf
 from .multioutput.test_dense import LABELS as MASKS
 from .multioutput.test_dense import PICTURES, TAGS, TEXTS, Segments, Tagger
@@ -169,6 +171,17 @@ class Graph(nn.Module):
         return self.head(self.features(x, edge_index))
 
 
+class Backbone(nn.Module):
+    """A network that is worth running once."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.head = nn.Linear(4, 6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.head(self.layer(x).tanh())
+
+
 def test_the_head_alone():
     gnn, x = Graph(), torch.tensor(X)
     edges = torch.stack([torch.arange(59), torch.arange(1, 60)])
@@ -177,6 +190,7 @@ def test_the_head_alone():
         optimizer.zero_grad()
         nn.functional.cross_entropy(gnn(x, edges), torch.tensor(LABELS)).backward()
         optimizer.step()
+    net = train(Backbone(), X, LABELS)
     cumulative = nn.Sequential(nn.Linear(4, 1), nn.Linear(1, 2))
     cumulative[1].weight.data.fill_(1.0)
     cumulative[1].bias.data = torch.tensor([1.0, -1.0])
@@ -184,6 +198,10 @@ def test_the_head_alone():
     lm = SimpleNamespace(head=nn.Linear(4, 50, bias=False))
     found = run(
         "head_alone",
+        net=net,
+        X_train=X[:40],
+        y_train=LABELS[:40],
+        X_new=X[40:],
         gnn=gnn,
         x=x,
         edge_index=edges,
@@ -201,6 +219,9 @@ def test_the_head_alone():
         values=TARGET,
     )
     np.testing.assert_allclose(found.same_features, found.features)
+    whole = QUAMClassifier(net, parameters="last_layer", random_state=0).fit(X[:40], LABELS[:40])
+    same = whole.predict_uncertainty(X[40:]).epistemic
+    np.testing.assert_allclose(found.u_head.epistemic, same, rtol=1e-4)
     above = cumulative(x).sigmoid().detach().numpy()
     proba = np.column_stack([1 - above[:, 0], above[:, 0] - above[:, 1], above[:, 1]])
     proba = proba.clip(1e-7)

@@ -154,6 +154,8 @@ def plot(results, seed, methods, path):
         )
         ax.get_legend().remove()
         ax.set(title=method, ylim=(-4, 4), xlabel="", ylabel="")
+    for ax in axes.flat[len(methods) :]:
+        ax.set_axis_off()
     save_figure(figure, path)
 
 

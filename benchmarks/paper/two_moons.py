@@ -134,21 +134,25 @@ def plot(results, seed, methods, path):
     import matplotlib.pyplot as plt
 
     X, y = data(seed)
+    # Two lines a setting: a single one is too small to be read on a page.
+    n_columns = -(-len(methods) // 2)
     figure, axes = plt.subplots(
-        2, len(methods), figsize=(2.1 * len(methods), 4.2), layout="constrained"
+        2 * len(SETTINGS), n_columns, figsize=(2.1 * n_columns, 9), layout="constrained"
     )
     extent = (*XLIM, *YLIM)
-    for row, setting in zip(axes, SETTINGS, strict=True):
-        for ax, method in zip(row, methods, strict=True):
+    for block, setting in zip(np.split(axes, len(SETTINGS)), SETTINGS, strict=True):
+        for ax in block.flat[len(methods) :]:
+            ax.set_axis_off()
+        for ax, method in zip(block.flat, methods, strict=False):
             values = np.array(results[f"{method} {seed}"][setting]).reshape(RESOLUTION, -1)
             ax.imshow(values, origin="lower", extent=extent, aspect="auto", cmap="viridis")
             for label, marker in ((0, "o"), (1, "^")):
                 points = X[y == label].T
                 ax.scatter(*points, s=5, c="white", marker=marker, edgecolors="black", lw=0.3)
             ax.set(xticks=[], yticks=[])
-            if setting == SETTINGS[0]:
-                ax.set_title(method.replace(", ", ",\n"), fontsize=9)
-        row[0].set_ylabel(f"setting {setting!r}")
+            ax.set_title(method.replace(", ", ",\n"), fontsize=9)
+        for ax in block[:, 0]:
+            ax.set_ylabel(f"setting {setting!r}")
     save_figure(figure, path)
 
 

@@ -2,9 +2,9 @@
 Which predictions to hold back
 ==============================
 
-Two things go wrong with predictions: the network errs, or the row is none it could know. Doubt is
-one number for both, and says which share of known rows is less doubtful. Here a network of digits
-has never seen a 3 or a 8, and one in ten of its labels is wrong.
+Two things go wrong with predictions: the network errs, or a sample is of a kind that it has never
+seen. Doubt is one number for both: the share of known samples that are less doubtful. Here a
+network of digits has never seen a 3 or an 8, and one in ten of its training labels is wrong.
 """
 
 # %%
@@ -42,12 +42,12 @@ X_train, X_val, y_train, y_val = train_test_split(
     X_train, y_train, test_size=0.3, random_state=0
 )
 net = MLPClassifier([64, 64], alpha=0.1, tol=1e-2, random_state=0)
-net.fit(X_train, y_train)
+net = net.fit(X_train, y_train)
 
 # %%
 # Wrap, fit, ask
 # --------------
-# Held-out rows, which the network was not trained on, show how doubtful known rows are.
+# Held-out samples, which the network was not trained on, show how doubtful known samples are.
 
 est = QUAMClassifier(net, random_state=0)
 est.fit(X_train, y_train, X_val=X_val, y_val=y_val)
@@ -70,7 +70,7 @@ print(f"accuracy of those given: {reject.score(X_test, y_test):.3f}")
 # %%
 # Plot
 # ----
-# The dashed line is the threshold that 95 % of known rows do not exceed.
+# The dashed line is the threshold that 95 % of known samples do not exceed.
 
 UncertaintyHistogramDisplay.from_estimator(
     est, X_test, X_unknown, component="doubt", bins=20
@@ -80,7 +80,7 @@ plt.show()
 # %%
 # Compare
 # -------
-# "both" counts mistakes and unknown rows as failures.
+# Columns are AUROCs. "both" counts mistakes and unknown samples as failures.
 
 methods = {
     "QUAM, doubt": est,

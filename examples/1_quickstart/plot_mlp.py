@@ -2,9 +2,8 @@
 A scikit-learn MLP in a pipeline
 ================================
 
-Everything works inside and outside of a ``Pipeline``: :class:`~sklearn_quam.QUAMClassifier` may
-wrap a fitted pipeline, or be the last step of one. ``score_samples`` then scores outliers, as
-scikit-learn's own detectors do.
+Here :class:`~sklearn_quam.QUAMClassifier` wraps a fitted pipeline. It may also be the last step of
+one: the pipeline's ``score_samples`` then scores outliers, as scikit-learn's own detectors do.
 """
 
 # %%

@@ -2,9 +2,9 @@
 An image network from somewhere else
 ====================================
 
-Networks from libraries come as they are: residual blocks, several outputs, a ``forward`` of their
-own. Here is one written like those of torchvision, which returns its features, too. (It is small
-and trained on the spot, so that this page needs no download; for a downloaded one, begin at "Wrap
+Networks of libraries are passed as they are: residual blocks, several outputs, a ``forward`` of
+their own. This one is written like those of torchvision, and returns its features, too. (It is
+small and trained here, so that this page needs no download. For a downloaded one, begin at "Wrap
 it".)
 """
 
@@ -71,8 +71,8 @@ for _ in range(6):
 # %%
 # Wrap it
 # -------
-# ``output=`` says which of the outputs is meant. The network is cut in front of its last layer by
-# itself: convolutions run once for each image, and the searches are matrix products.
+# ``output=`` selects one of the outputs. ``fit`` cuts the network in front of its last layer:
+# convolutions run once for each image, and the searches are matrix products.
 
 quam = QUAMClassifier(net, output="scores", random_state=0)
 quam.fit(X_train, y_train)
@@ -81,9 +81,9 @@ print(quam.parameter_names_, quam.cut_, quam.execution_)
 # %%
 # Ask it
 # ------
-# Digits that it has never seen, among others that it knows. Where a single linear layer is all that
-# is searched, as here, the network's own entropy is a strong rival, and may be the better one:
-# measure both. The entropy does not name the rival class of an image.
+# Digits that it has never seen, among others that it knows. If only a single linear layer is
+# searched, as here, the network's own entropy may be the better score: measure both. The entropy
+# does not name the rival class of an image, the number with the question mark.
 
 new = np.concatenate([X[known][1000:1100], X[~known][:100]])
 unknown = np.arange(200) >= 100

@@ -4,7 +4,7 @@ Regression with bands
 
 A network for regression predicts a mean; the spread of the residuals is the noise around it. The
 epistemic part is the uncertainty of the mean itself: small where there are data, large in this gap
-and outside, where it grows with the distance.
+and outside of the data, where it grows with the distance.
 """
 
 # %%
@@ -33,9 +33,9 @@ net.fit(X, y)
 # QUAM, and a Laplace approximation of the last layer
 # ---------------------------------------------------
 # By default QUAM takes the network as linear in its parameters, so that bands are a closed form:
-# those of Laplace's approximation of all layers. That of the last layer alone, the default of
-# ``LaplaceRegressor``, leaves less to doubt. The widths are as good as that approximation: in small
-# gaps between the data, where the network goes straight on, they are too narrow.
+# those of Laplace's approximation of all layers. The approximation of the last layer alone, the
+# default of ``LaplaceRegressor``, has narrower bands. Both are too narrow in small gaps between the
+# data, where the network goes straight on.
 
 methods = {
     "QUAM": QUAMRegressor(net, setting="expected", random_state=0),

@@ -2,8 +2,8 @@
 Which cases should a person look at?
 ====================================
 
-A classifier of patients rarely has to decide alone: it may hand the doubtful cases on. Here a
-skorch net behind a ``ColumnTransformer`` classifies tumours as benign or malignant, by columns of
+A classifier rarely has to decide alone: it may leave doubtful cases to a person. Here a skorch
+net behind a ``ColumnTransformer`` classifies tumours as benign or malignant, by columns of
 numbers and of text. QUAM measures the doubt of each answer.
 """
 
@@ -88,8 +88,8 @@ print(
 # %%
 # How far can each answer be trusted?
 # -----------------------------------
-# The fitted pipeline is taken as it is, and asked with the table as it is. The uncertainty becomes
-# a table with the same index. These are the patients that a human should see first:
+# QUAM takes the fitted pipeline and the table as they are. The uncertainty becomes a table with the
+# same index. A person should see these patients first:
 
 quam = QUAMClassifier(pipeline, random_state=0)
 quam.fit(X_train, y_train, X_val=X_val, y_val=y_val)
@@ -100,11 +100,12 @@ table = uncertainty.to_frame().assign(
 table.sort_values("doubt", ascending=False).head(8).round(3)
 
 # %%
-# Hand the doubtful cases on
-# --------------------------
-# The more of the doubtful cases are handed on, the better should be the answers for the others. A
-# mistake has two sources: the case itself may be open, or the network may not know. Doubt counts
-# both.
+# Leave the doubtful cases to a person
+# ------------------------------------
+# The more doubtful cases a person decides, the better should be the answers for the others. A
+# mistake has two causes: the case itself may be open, or the network may not know. Doubt counts
+# both. All patients here are of one hospital, so that 1 - max p of the network finds mistakes as
+# well or better.
 
 correct = (table["answer"] == table["truth"]).to_numpy()
 risk = 1 - quam.predict_proba(X_test).max(axis=1)
@@ -117,7 +118,7 @@ AccuracyRejectionDisplay.from_predictions(
 plt.show()
 
 # %%
-# The threshold is that of 80 % of the held-out patients, not of those that are asked about:
+# The network answers about 80 % of the patients. Held-out patients set the threshold, not these:
 
 handed_on = table["doubt"] > quam.threshold(0.8)
 table.assign(correct=correct).groupby(

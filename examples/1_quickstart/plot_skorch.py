@@ -37,9 +37,9 @@ net = NeuralNetClassifier(
 ).fit(X, y)
 
 # %%
-# Three numbers for each row
-# --------------------------
-# The first row is one of the training data, the second lies far away from all of them.
+# Three numbers for each sample
+# -----------------------------
+# The first sample is one of the training data, the second is far away from all of them.
 
 quam = QUAMClassifier(net, random_state=0).fit(X, y)
 quam.predict_uncertainty(
@@ -50,8 +50,8 @@ quam.predict_uncertainty(
 # Over the whole plane
 # --------------------
 # The network itself is sure almost everywhere: the aleatoric uncertainty, its own entropy, is large
-# at the decision boundary only. The epistemic uncertainty grows where data is missing, most of all
-# where the boundary might as well lie elsewhere.
+# at the decision boundary only. The epistemic uncertainty grows where data are missing, most of all
+# where another boundary would fit the training data as well.
 
 display = UncertaintyMapDisplay.from_estimator(
     quam, X, y, component="aleatoric", grid_resolution=30

@@ -2,8 +2,8 @@
 A plain torch module
 ====================
 
-Any ``torch.nn.Module`` will do, wherever it comes from: a downloaded one, one from your own
-training loop. Say what it returns with ``link=``; logits are the default.
+Pass any ``torch.nn.Module``, a downloaded one or one of your own training loop. ``link=`` says what
+it returns; logits are the default.
 """
 
 # %%
@@ -42,12 +42,12 @@ for _ in range(30):
         optimizer.step()
 
 # %%
-# What does it not know?
-# ----------------------
-# By default the linear layers behind the convolution are searched: the convolution itself is run
-# once for each image, and the searches are large matrix products. Most of the images that it is
-# least certain about are eights and nines. The class behind the question mark is what another
-# network, about as good on the training data, would say.
+# Unknown digits
+# --------------
+# By default the linear layers behind the convolution are searched: the convolution runs once for
+# each image, and the searches are large matrix products. Most of the images with the highest
+# uncertainty are eights and nines. The number with the question mark is the rival class: the answer
+# of another network that is about as good on the training data.
 
 quam = QUAMClassifier(module, random_state=0).fit(X_train, y_train)
 new = np.concatenate([X[known][1000:1040], X[~known][:20]])
@@ -55,8 +55,8 @@ UncertainSamplesDisplay.from_estimator(quam, new, n_images=8)
 plt.show()
 
 # %%
-# How they came about
-# -------------------
+# The rival classes
+# -----------------
 # The diagnostics name the rival class of each sample and its cost: how many nats of log-likelihood
 # the whole training set loses with the cheapest model found that predicts this class.
 

@@ -1,11 +1,11 @@
 """
-Which rows to label next
-========================
+Which samples to label next
+===========================
 
-Labels cost money. A loop that trains, asks for the labels of the rows it doubts most, and trains
-again, should need fewer of them than one that asks at random. Doubt may be the entropy of the
-network, which costs nothing, or the epistemic uncertainty: what is not known *yet*, as opposed to
-what is ambiguous and stays so when it is labelled.
+Labels cost money. A loop trains, asks for the labels of the most uncertain samples, and trains
+again. It should need fewer labels than a loop that asks at random. The uncertainty may be the
+entropy of the network, which costs nothing, or the epistemic uncertainty, which leaves out
+samples that are ambiguous and stay so when they are labelled.
 """
 
 import warnings
@@ -28,8 +28,8 @@ N_START, N_QUERIES, N_ROUNDS = 50, 25, 6
 
 
 # %%
-# Doubt is asked about 300 candidates a round, with linear search, which is quick.
-def doubt(kind, net, X, y, candidates):
+# Each round scores 300 candidates, with linear search, which is quick.
+def uncertainty(kind, net, X, y, candidates):
     if kind == "random":
         return np.random.default_rng(len(y)).uniform(
             size=len(candidates)
@@ -53,7 +53,7 @@ def accuracies(kind, seed):
         net.fit(*known)
         found.append(net.score(X_test, y_test))
         candidates = rest[:300]
-        scores = doubt(kind, net, *known, X_pool[candidates])
+        scores = uncertainty(kind, net, *known, X_pool[candidates])
         chosen = candidates[np.argsort(-scores)[:N_QUERIES]]
         labelled = np.append(labelled, chosen)
         rest = rng.permutation(np.setdiff1d(rest, chosen))
@@ -66,14 +66,19 @@ curves = {
 }
 
 # %%
-# After the first rounds, in which a network of so few labels does not doubt the right rows, both
-# are better than chance. The entropy, which is free, is as good a guide as the epistemic part here,
-# or a better one.
+# In the first rounds the network has too few labels to know which samples are uncertain. Then both
+# are better than chance. The entropy, which is free, is as good as the epistemic part here, or
+# better.
 n_labels = N_START + N_QUERIES * np.arange(N_ROUNDS + 1)
 _, ax = plt.subplots(layout="constrained")
-for (kind, curve), style in zip(curves.items(), [":", "--", "-"]):
-    ax.plot(n_labels, curve, style, label=kind)
-ax.set(xlabel="labels", ylabel="accuracy on test rows")
+styles = {
+    "ls": [":", "--", "-"],
+    "c": ["#000000", "#0072B2", "#D55E00"],
+}
+for number, (kind, curve) in enumerate(curves.items()):
+    style = {key: values[number] for key, values in styles.items()}
+    ax.plot(n_labels, curve, label=kind, **style)
+ax.set(xlabel="labels", ylabel="accuracy on test samples")
 ax.legend(title="asks for the highest")
 plt.show()
 for kind, curve in curves.items():

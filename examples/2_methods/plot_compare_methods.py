@@ -2,15 +2,15 @@
 All methods in one picture
 ==========================
 
-Every method of the package answers the same question for the same network: what else could have
-been predicted here? They differ in where they look for other plausible models, and in what that
-costs. All have the same interface, so that comparing them is a loop.
+Every method of the package answers the same question for the same network: which other predictions
+are plausible here? They differ in where they look for other models, and in the time that takes. All
+have the same interface, so that a loop compares them.
 """
 
 # %%
 # A small network with dropout
 # ----------------------------
-# Dropout makes Monte Carlo dropout meaningful; the other methods switch it off.
+# Monte Carlo dropout needs a network with dropout; the other methods switch it off.
 
 from time import perf_counter
 
@@ -52,8 +52,8 @@ net = NeuralNetClassifier(
 # %%
 # The methods
 # -----------
-# All of them get the trained network. The ensembles train further ones like it; the chains of
-# Hamiltonian Monte Carlo are short, and it would warn if they did not agree with each other.
+# All of them get the trained network. The ensembles train further ones like it. The chains of
+# Hamiltonian Monte Carlo are short; it would warn if they did not agree with each other.
 
 reference = sq.ReferenceClassifier(net)
 methods = {
@@ -76,8 +76,8 @@ methods = {
 # One loop
 # --------
 # Colours are the epistemic uncertainty in nats; for the network itself, which considers no other
-# model, its entropy. Every panel has its own scale, and colours follow the square root, so that
-# small values show, too: it is the shapes that can be compared.
+# model, its entropy. Every panel has its own scale, so compare shapes, not values. Colours follow
+# the square root, so that small values show, too.
 
 xx, yy = np.meshgrid(np.linspace(-2, 3, 30), np.linspace(-1.5, 2, 30))
 grid = np.c_[xx.ravel(), yy.ravel()].astype(np.float32)
@@ -122,8 +122,8 @@ figure.legend(
 plt.show()
 
 # %%
-# What it took
-# ------------
+# Time
+# ----
 # Seconds of ``fit`` on the trained network, and of the answers for all points of the grid.
 
 pd.DataFrame(rows).T.round(3)

@@ -2,9 +2,9 @@
 The same on a dask cluster
 ==========================
 
-Samples are independent, so that they can be spread over many workers, also of other machines. QUAM
-goes through joblib: within ``joblib.parallel_config(backend="dask")`` the workers of a dask cluster
-do the searches, and the results are the same.
+Samples are independent, so that many workers can share them, also on other machines. QUAM uses
+joblib: within ``joblib.parallel_config(backend="dask")`` the workers of a dask cluster do the
+searches, and the results are the same.
 """
 
 # %%
@@ -38,7 +38,7 @@ local = quam.predict_uncertainty(X_new)
 # %%
 # On a cluster
 # ------------
-# Two workers of a cluster within this process are enough to try it out. For another machine, pass
+# Here are two workers of a cluster within this process. For another machine, pass
 # the address of its scheduler to ``Client`` instead; the network and the training data are sent
 # there.
 

@@ -2,9 +2,9 @@
 Detectors beside QUAM
 =====================
 
-To find strange samples, rival models are not needed: detectors look at the logits or features of a
+Detectors find unknown samples without other models: they look at the logits or features of a
 sample, or at the sample itself. They are fast, have the interface of scikit-learn's outlier
-detectors, and are blind in different places.
+detectors, and miss samples in different places.
 """
 
 # %%
@@ -51,13 +51,13 @@ detectors["QUAM and neighbours"] = CombinedDetector(
 )
 
 # %%
-# What each of them takes for strange
-# -----------------------------------
-# Each point of the plane is coloured by how many known points, which no detector has seen, are more
-# normal than it: 1 is stranger than all of them. Energy trusts whatever is far from the decision
-# boundary, however far away it is from the data. QUAM asks whether the training data leave another
-# answer open: behind the moons they hardly do, and it takes points there for known ones. Neighbours
-# ask whether there is any data near, and nothing about the prediction.
+# Which points each of them flags
+# -------------------------------
+# The colour of a point is the share of known points, which no detector has seen, that are more
+# normal: 1 is more unusual than all of them. Energy trusts all points far from the decision
+# boundary, however far away they are from the data. QUAM asks whether the training data leave
+# another answer open: behind the moons they hardly do, and it takes points there for known ones.
+# Nearest neighbours ask whether there are data nearby, and ignore the prediction.
 
 X_known = make_moons(500, noise=0.1, random_state=1)[0]
 xx, yy = np.meshgrid(np.linspace(-3, 4, 40), np.linspace(-3, 3.5, 40))

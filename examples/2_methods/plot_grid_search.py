@@ -2,9 +2,9 @@
 Tune QUAM with GridSearchCV
 ===========================
 
-How to search, over which parameters, at which temperature: such questions are answered with
-scikit-learn's own tools. The score is how well the uncertainty separates the validation data from
-data that the network must not know. Use one set of such data for tuning, another for reporting.
+Which parameters to search, and at which temperature? scikit-learn's own tools answer that. The
+score is how well the uncertainty separates validation data from data that the network does not
+know. Use one set of unknown data for tuning, another for reporting.
 """
 
 # %%
@@ -46,8 +46,8 @@ network = MLPClassifier((64, 64), max_iter=300, random_state=0).fit(
 # %%
 # The grid
 # --------
-# The network is given: nothing is trained. It must not be judged on rows that it was trained on,
-# so that the folds are not drawn at random: the validation rows are one fold. Arguments of the
+# The network is given: nothing is trained. It must not be judged on samples that it was trained on.
+# So the folds are not drawn at random: the validation samples are one fold. Arguments of the
 # search itself, :class:`~sklearn_quam.NaturalSearch`, begin with ``search__``; its ``n_rows`` are
 # the training samples that measure the cost of a model. The temperature is in nats of the
 # training set.

@@ -2,11 +2,11 @@
 Which parameters to search
 ==========================
 
-QUAM may change all weights of a network, or only some. The fewer, the less freedom models have to
-disagree. The time depends less on their number than on where they are: what lies before the first
-searched layer is computed only once for each sample, and whole linear layers at the end of the
-network are searched by large matrix products, which parts of layers and low-rank updates are not.
-What is right for your data and network is best found by trying.
+QUAM may change all weights of a network, or only some. With fewer of them, models have less freedom
+to disagree. The time depends less on their number than on their place: layers before the first
+searched one run only once for each sample, and searches of whole linear layers at the end of the
+network are large matrix products. Searches of parts of layers and of low-rank updates are not. Try
+which choice suits your data and network.
 """
 
 # %%
@@ -63,16 +63,16 @@ table = pd.DataFrame(rows).T.astype({"searched": int})
 table.round(3)
 
 # %%
-# Up and to the left is better.
+# Up and to the left is better. The dashed line is the entropy of the network.
 
 _, ax = plt.subplots(figsize=(6, 3.5), layout="constrained")
 ax.plot(table["ms a sample"], table["AUROC"], "o", color="#0072B2")
 for name, row in table.iterrows():
     place = row["ms a sample"], row["AUROC"]
-    ax.annotate(name, place, (6, 0), textcoords="offset points")
+    ax.annotate(name, place, (6, 4), textcoords="offset points")
 ax.axhline(roc_auc_score(is_unknown, entropy), color="0.4", ls="--")
 ax.set(xlabel="milliseconds a sample", ylabel="AUROC")
-ax.margins(x=0.25)
+ax.margins(x=0.25, y=0.12)
 plt.show()
 
 # %%

@@ -54,8 +54,8 @@ table[["rival", "rival_cost", "feasible"]]
 # The models themselves
 # ---------------------
 # ``adversarial_models`` returns the most divergent model of each search that still explains the
-# training data, with its weights: networks that you might have been given instead. They say about
-# the same where there is data, and something else at the unknown point, the cross.
+# training data, with its weights. These networks predict about the same where there are data, and
+# something else at the unknown point, the cross.
 
 rivals = {"the given network": net}
 for model in quam.adversarial_models(points[1:])[0]:
@@ -81,12 +81,13 @@ for ax, (name, rival) in zip(axes, rivals.items()):
 plt.show()
 
 # %%
-# Two ways to search
-# ------------------
-# A network that has never seen a 3 or an 8 is shown a 3. Natural search, the default, takes equal
-# shares of the way to certainty, each by the change that costs the training data the least. Penalty
-# search, the paper's algorithm, goes there at any cost; then the penalty grows, and leads it back
-# to models that explain the data. Its costs are estimated on mini-batches, and may be below zero.
+# Natural and penalty search
+# --------------------------
+# The sample is a 3, for a network that has never seen a 3 or an 8. Natural search, the default,
+# goes towards certainty in equal steps, each with the change that costs the training data the
+# least. Penalty search, the paper's algorithm, first goes there at any cost; then the penalty
+# grows, and leads it back to models that explain the data. Its costs are measured on
+# mini-batches, and may be below zero.
 
 X, y = load_digits(return_X_y=True)
 X, seen = X / 16, ~np.isin(y, (3, 8))
@@ -127,8 +128,8 @@ figure.legend(
 plt.show()
 
 # %%
-# Where a line of the left panel crosses the dotted one, the class is as likely as all others. The
-# cost there is that of the class as a rival:
+# Where a line of the left panel crosses the dotted one, the class is as likely as all others
+# together. There, ``rival_costs`` looks for the least cost of each class:
 
 quam = QUAMClassifier(network, random_state=0).fit(X[seen], y[seen])
 costs = quam.rival_costs(digit)[0]

@@ -1,19 +1,18 @@
 """
-Text: intents that nobody trained for
-=====================================
+Text: unknown intents
+=====================
 
-A language model that is too large to be searched, or to be held, is no obstacle: compute features
-of all texts once, with whatever you have, and pass the *head* alone. What the head does not know
-are intents of which it has seen no sentence.
+If a language model is too large to be run twice, compute the features of all texts once, and pass
+the *head* alone. The head does not know intents of which it has seen no sentence.
 
-The features here are made on the spot from sentences that a small grammar writes; with a sentence
-encoder they would be one line, ``features = encoder.encode(sentences)``, and all else would stay.
+The sentences here are made of random words of each intent. With a sentence encoder, features are
+one line, ``features = encoder.encode(sentences)``; all else stays.
 """
 
 # %%
 # Sentences
 # ---------
-# Six intents; nobody has trained for the last two.
+# Six intents; the head has seen no sentence of the last two.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -65,7 +64,7 @@ print(train[0], "->", y_train[0])
 # %%
 # Features, computed elsewhere
 # ----------------------------
-# The stand-in for a sentence encoder has read sentences of all kinds, without labels.
+# The stand-in for a sentence encoder was fitted to sentences of all kinds, without labels.
 
 intents = rng.choice(list(TOPICS), 600)
 reducer = TruncatedSVD(20, random_state=0)
@@ -99,10 +98,10 @@ UncertaintyHistogramDisplay.from_predictions(
 plt.show()
 
 # %%
-# What to ask back
-# ----------------
-# The rival is what another head, about as good on the training sentences, would have answered: a
-# question that an assistant can put.
+# Questions to ask back
+# ---------------------
+# The rival class is the answer of another head that is about as good on the training sentences. An
+# assistant can ask whether it is meant.
 
 for row in np.argsort(-uncertainty.epistemic)[:4]:
     answer = quam.predict(new_features[row : row + 1])[0]

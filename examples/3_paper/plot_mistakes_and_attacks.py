@@ -2,8 +2,8 @@
 Mistakes and attacks
 ====================
 
-A network that has seen few digits makes mistakes, and small changes that no human would fall for
-make it wrong about most of the others. Does its uncertainty show?
+A network that has seen few digits makes mistakes, and changes too small to deceive a person make it
+wrong about most of the other digits. Does its uncertainty show that?
 """
 
 # %%
@@ -46,7 +46,7 @@ net = NeuralNetClassifier(
 # An attack
 # ---------
 # Projected gradient descent changes each pixel by at most a tenth of its range, so that the loss of
-# the network grows. Digits count that the network recognises before and no longer after.
+# the network grows. Only digits count that the network recognises before, and not after.
 
 
 def attacked(X, y, size=0.1, n_steps=20):
@@ -84,8 +84,8 @@ plt.show()
 # %%
 # Reject the doubtful ones
 # ------------------------
-# The more of the digits with a high total uncertainty are rejected, the better should be the
-# answers for the others.
+# The more digits with a high total uncertainty are rejected, the better should be the answers for
+# the others.
 
 options = {"setting": "expected", "random_state": 0}
 methods = {
@@ -106,8 +106,8 @@ plt.show()
 # Mistakes and attacks
 # --------------------
 # How well the epistemic uncertainty of a method (of the network alone: its entropy) separates
-# mistakes from right answers, and attacked digits from the unchanged ones. Mistakes are few: which
-# of the better methods is the best one is left open here.
+# mistakes from right answers, and attacked digits from the unchanged ones. There are few mistakes:
+# small differences mean nothing.
 
 known = X_train, y_train, X_test, y_test
 compare_uncertainty(

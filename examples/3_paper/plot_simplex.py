@@ -1,11 +1,11 @@
 """
-What plausible models predict, on the simplex
-=============================================
+Plausible predictions on the simplex
+====================================
 
-Three classes, and a point far from all of them. What a network may predict there is a point of the
-probability simplex, a triangle; which predictions are possible without explaining the training data
-worse can be found out by brute force. What finds these predictions: samples of the posterior, an
-ensemble, or the searches of QUAM?
+Three classes, and a point far from all of them. A prediction for it is a point of the probability
+simplex, a triangle. Brute force shows which predictions are possible without explaining the
+training data worse. Which method finds them: samples of the posterior, an ensemble, or the
+searches of QUAM?
 """
 
 # %%
@@ -102,10 +102,10 @@ energy = (
 print(f"largest mismatch: {mismatch.max():.3f} nats")
 
 # %%
-# Do searches find them?
-# ----------------------
-# The searches of QUAM go through many models; ``search_traces`` returns what each of them predicts,
-# and what it costs on the training data. It weighs accordingly.
+# Three methods
+# -------------
+# The searches of QUAM meet many models. ``search_traces`` returns the prediction and the cost of
+# each, and the cost decides its weight.
 
 quam = QUAMClassifier(net, random_state=0).fit(X, y)
 (traces,) = quam.search_traces(point)
@@ -134,8 +134,8 @@ cost = increase.clip(min=0) * quam.n_training_rows_
 counts = {"QUAM": np.exp(-cost / quam.temperature_)}
 
 # %%
-# The darker the background, the more plausible is a network that predicts this. Faint models of
-# QUAM weigh little.
+# The darker the background, the more plausible is a network with this prediction. Faint models of
+# QUAM have little weight.
 
 corners = np.array([(0, 0), (1, 0), (0.5, np.sqrt(0.75))])
 figure, axes = plt.subplots(
@@ -149,7 +149,7 @@ for ax, (name, proba) in zip(axes, found.items()):
         cmap="Blues",
     )
     ax.triplot(*corners.T, color="0.5", lw=1)
-    weights = 0.1 + 0.7 * counts.get(name, 1.0)
+    weights = 0.25 + 0.75 * counts.get(name, 1.0)
     ax.scatter(*(proba @ corners).T, s=22, c="#D55E00", alpha=weights)
     given = net.predict_proba(point) @ corners
     ax.scatter(
@@ -176,8 +176,8 @@ figure.colorbar(
 plt.show()
 
 # %%
-# How far do they reach?
-# ----------------------
+# In numbers
+# ----------
 # The largest probability that plausible models give to each class; for QUAM, models count whose
 # weight is at least 1 / e of that of the given network.
 

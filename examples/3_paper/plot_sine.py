@@ -3,7 +3,7 @@ Bands around a sine
 ===================
 
 A regression with a known noise: how wide is the band of plausible means, near the data and away
-from them? Hamiltonian Monte Carlo is the ground truth; the other methods look at the same network.
+from them? Hamiltonian Monte Carlo is the ground truth; the other methods get the same network.
 """
 
 # %%
@@ -45,7 +45,7 @@ net = NeuralNetRegressor(
 # %%
 # The methods
 # -----------
-# Laplace's approximation may concern the last layer only, which is its default, or all of them.
+# Laplace's approximation is of the last layer only, its default, or of all layers.
 
 common = {
     "setting": "expected",

@@ -3,7 +3,7 @@ Two moons, against Hamiltonian Monte Carlo
 ==========================================
 
 For a network this small, Hamiltonian Monte Carlo can sample the posterior of the weights: it is the
-ground truth that cheaper methods are measured by. The measure is the mutual information of the
+ground truth for cheaper methods. The measure is the mutual information of the
 prediction and the weights (``setting="expected"``), which has the same scale for all methods: 0
 where all plausible models agree, log 2 where half of them are sure of either class.
 """
@@ -138,7 +138,7 @@ plt.show()
 # %%
 # In numbers
 # ----------
-# The mean absolute error says in addition whether the values themselves are those of HMC.
+# The mean absolute error shows how far the values themselves are from those of HMC.
 
 pd.DataFrame(
     {

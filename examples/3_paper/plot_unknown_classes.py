@@ -2,15 +2,15 @@
 Classes that a network has never seen
 =====================================
 
-A network can only answer with classes that it knows. Shown something else, it names one of them all
-the same, and often with confidence. Here it is trained on digits without 1 and 6: does its
-uncertainty separate these from digits that it knows?
+A network can only answer with classes that it knows. For any other sample it names one of them,
+too, and often with confidence. Here it is trained on digits without 1 and 6: does its uncertainty
+separate these from digits that it knows?
 """
 
 # %%
 # Digits without 1 and 6
 # ----------------------
-# Dropout makes Monte Carlo dropout meaningful; the other methods switch it off.
+# Monte Carlo dropout needs a network with dropout; the other methods switch it off.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -58,9 +58,9 @@ print(f"left-out digits with a confidence above 0.9: {sure.mean():.0%}")
 # %%
 # Every method, with default arguments
 # ------------------------------------
-# The network alone considers no other model: its score is the entropy of its prediction. That of
-# the others is the epistemic uncertainty. Values of different methods are not on one scale, and
-# span magnitudes: what counts is how far the two histograms are apart.
+# The network alone considers no other model: its score is the entropy of its prediction. The score
+# of the others is the epistemic uncertainty. Values of different methods are not on one scale:
+# compare how far the two histograms are apart.
 
 methods = {
     "Entropy": sq.ReferenceClassifier(net),
@@ -90,8 +90,8 @@ plt.show()
 # %%
 # In numbers
 # ----------
-# With so few digits the intervals of the AUROC, of 95 %, are wide. The last column is the share of
-# known digits that are reported by mistake when 95 % of the left-out ones are to be found.
+# With so few digits the 95 % intervals of the AUROC are wide. The last column is the share of known
+# digits that are flagged when 95 % of the left-out ones are.
 
 resampling = {"stratify": is_unknown, "n_resamples": 200}
 rows = {}
