@@ -226,7 +226,8 @@ class BaseUncertaintyEstimator(Saved, NetworkEstimator):
     @computing()
     def _predict_given(self, X: Any) -> tuple[Prediction, np.ndarray]:
         """Return what the given network predicts, and which samples are beyond the range."""
-        prediction, beyond = self._fitted.predict(self._check_inputs(X))
+        inputs = self._check_inputs(X)
+        prediction, beyond = self._fitted.predict(inputs)
         warn_beyond_range(beyond)
         return prediction, beyond
 

@@ -76,7 +76,7 @@ def open_source(X: Any, n_inputs: int | None = None) -> Source | None:
     refuse_masked(X, "X")
     if hasattr(X, "edge_index") or hasattr(X, "edata"):  # of torch_geometric or dgl
         raise TypeError(f"X is a graph, whose nodes are no rows by themselves.{_IF_GRAPH}")
-    if isinstance(X, Mapping):
+    if isinstance(X, Mapping) and not issparse(X):  # sparse arrays of the format "dok" are dicts
         # Sorted, here and in data sets: names may come in another order to predict.
         named = {str(name): X[name] for name in sorted(X, key=str)}
         return _several(tuple(named.values()), tuple(named))
@@ -101,7 +101,7 @@ def count_rows(X: Any) -> int:
 
 def some_rows(X: Any, numbers: np.ndarray) -> Any:
     """Return some rows as the same kind of data."""
-    if isinstance(X, Mapping):
+    if isinstance(X, Mapping) and not issparse(X):  # sparse arrays of the format "dok" are dicts
         return {name: some_rows(part, numbers) for name, part in X.items()}
     if _is_several(X):
         return tuple(some_rows(part, numbers) for part in X)
