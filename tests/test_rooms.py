@@ -46,7 +46,7 @@ INSIDE = {
     + ["preconditioner", "influence"],
     "_search": ["needs", "targets", "problem", "searches", "natural", "penalty", "models", "rivals"]
     + ["found"],
-    "_search/natural": ["paths", "walk", "chain", "gaussian", "head", "general", "refine"]
+    "_search/natural": ["paths", "walk", "chain", "gaussian", "general", "refine"]
     + ["linear", "engine", "arguments"],
     "_search/penalty": ["adam", "loop", "costs", "samplers", "engine", "arguments"],
     "_posterior": ["measures", "tables", "results", "estimate", "accumulate", "training_range"]

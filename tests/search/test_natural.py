@@ -31,9 +31,8 @@ from sklearn_quam._network.cut.chain import Chain
 from sklearn_quam._network.inputs.rows import Inputs
 from sklearn_quam._network.limits import short_passes
 from sklearn_quam._search.natural import arguments
-from sklearn_quam._search.natural.chain import ChainSteps
+from sklearn_quam._search.natural.chain import ChainSteps, HeadSteps
 from sklearn_quam._search.natural.general import GeneralSteps
-from sklearn_quam._search.natural.head import HeadSteps
 from sklearn_quam._search.natural.linear import LinearSteps
 from sklearn_quam._search.natural.walk import walk
 from sklearn_quam._search.searches import Searches

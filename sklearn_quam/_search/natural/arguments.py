@@ -18,11 +18,10 @@ from ..._network.predictions import Categorical
 from ...exceptions import CurvatureError, NetworkError
 from ..problem import Problem
 from ..targets import TARGETS
-from .chain import ChainSteps, inputs_and_slopes, returns_logits
+from .chain import ChainSteps, HeadSteps, inputs_of_layers, returns_logits
 from .engine import NaturalEngine
 from .gaussian import MANY_CLASSES, gaussian_head
 from .general import GeneralSteps, general_steps, is_linear_throughout
-from .head import HeadSteps
 from .linear import LinearSteps
 
 # Steps that make each model of a regression cheaper, unless it is linear.
@@ -268,7 +267,7 @@ def _steps(
         start,
     )
     if _head(problem, inverse) is not None:
-        return HeadSteps(*common(_N_ROWS_OF_HEAD), influence, inverses[0])
+        return HeadSteps(*common(_N_ROWS_OF_HEAD), influence, inverses)
     return ChainSteps(*common(_N_ROWS_OF_CHAIN), influence, inverses)
 
 
@@ -279,7 +278,7 @@ def _features_of_chain(problem: Problem, chain: Any) -> list[Tensor]:
     widths = [layer.weight.shape[1] for layer in chain.layers[1:]]
     features = [rows, *(rows.new_empty(len(rows), width) for width in widths)]
     for chunk in batches(rows):
-        values = inputs_and_slopes(chain, rows[chunk])[0]
+        values = inputs_of_layers(chain.layers, rows[chunk])
         for whole, part in zip(features[1:], values[1:], strict=True):
             whole[chunk] = part
     return features

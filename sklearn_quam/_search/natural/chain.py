@@ -6,10 +6,14 @@ unchanged: training samples enter by one number each, and the largest product di
 
 What concerns the sample itself is computed in double precision: an inverse curvature amplifies
 rounding. It takes little time, because there is one such sample for many training samples.
+
+In a single layer that returns logits, the curvature is the cost on all training samples to second
+order, with the prior. What it misses is measured on the few that are moved most.
 """
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -41,6 +45,7 @@ class ChainState:
     target: Tensor
     original: Any  # The given network's prediction for it
     change: Tensor  # (n_searches, n_out): right factor of the change of the first layer
+    pulled: Tensor  # (n_searches, n_out): this factor times the curvature by outputs
     # Left and right factors of the change of each layer behind it, a pair for each step
     changes: list[list[tuple[Tensor, Tensor]]]
     goal: Tensor | None  # (n_searches,): where the searches go; known from the first step on
@@ -51,6 +56,10 @@ class ChainState:
     kernel: Tensor  # (n_samples, n_rows): products of the left factor with these
     rows_at_first: Tensor  # (n_samples, n_rows, n_out): the same for these
 
+    def every_change(self) -> list[list[tuple[Tensor, Tensor]]]:
+        """Return the factors of the changes of all layers."""
+        return [[(self.left[self.sample], self.change)], *self.changes]
+
 
 @dataclass(frozen=True, eq=False)
 class ChainSteps(NaturalSteps):
@@ -58,13 +67,15 @@ class ChainSteps(NaturalSteps):
 
     inverses: list[LayerInverse]  # The inverse curvature of each layer
     drops_searches = True
+    draws_others = True  # Whether some training samples represent those that are moved less
 
     @torch.no_grad()
     def init(self, problem: Problem, searches: Searches) -> ChainState:
         """Return the state of searches that start at the given network."""
         executor: Any = problem.network.executor
         layers, (own,) = executor.chain.layers, searches.query
-        rows = self.training_sample(problem, inputs_and_slopes(executor.chain, own)[0])
+        features = inputs_of_layers(layers, own)
+        rows = self.training_sample(problem, features, drawn=self.draws_others)
         first, inverse = layers[0], self.inverses[0].inputs
         exact = own.to(accumulation_dtype(own.device))
         left, leverage = through_inverse(exact, inverse)
@@ -76,6 +87,7 @@ class ChainSteps(NaturalSteps):
             searches.target,
             searches.original,
             change=exact.new_zeros(len(sample), len(first.weight)),
+            pulled=exact.new_zeros(len(sample), len(first.weight)),
             changes=[[] for _ in layers[1:]],
             goal=None,
             left=left,
@@ -90,7 +102,9 @@ class ChainSteps(NaturalSteps):
     def evaluate(self, problem: Problem, state: ChainState) -> tuple[Any, Tensor, Any]:
         """Return predictions and scores of the models, and values for the next step."""
         executor: Any = problem.network.executor
-        values, slopes = _values_at_sample(executor.chain, state)
+        own = state.leverage[state.sample, None] * state.change
+        at_first = state.at_first[state.sample] + own
+        values, slopes = outputs_and_slopes(executor.chain.layers, at_first, state.changes)
         exact = executor.interpret(values[-1][..., None])[:, 0]
         targets: Any = problem.targets
         score = targets.score(exact, state.original, state.target)
@@ -122,28 +136,35 @@ class ChainSteps(NaturalSteps):
         goal = goals(problem, self.goal, score, slope) if state.goal is None else state.goal
         length = length_of_step(goal, score, slope, self.n_steps - step)[:, None]
         (_, right), *others = directions
+        pulled = torch.addcmul(state.pulled, length, gradients[0])
         changes = [
             [*pairs, (left, length * right)]
             for pairs, (left, right) in zip(state.changes, others, strict=True)
         ]
         change = torch.addcmul(state.change, length, right)
-        return replace(state, change=change, changes=changes, goal=goal)
+        return replace(state, change=change, pulled=pulled, changes=changes, goal=goal)
 
     def free(self, problem: Problem, state: ChainState, index: Tensor) -> Free:
         """Return the free parameters of some of the models."""
-        pairs = [(state.left[state.sample[index]], state.change[index])]
-        changes = [[(a[index], b[index]) for a, b in some] for some in state.changes]
-        return free_of_changes(problem, [pairs, *changes])
+        names, layers, _ = problem.network.executor.steps  # type: ignore[attr-defined]
+        found = {}
+        for (own, shift), layer, pairs in zip(names, layers, state.every_change(), strict=True):
+            n_in = layer.weight.shape[1]
+            weight = layer.weight.expand(len(index), -1, -1).to(state.change)
+            bias = None if layer.bias is None else layer.bias.expand(len(index), -1).to(weight)
+            for left, right in ((left[index], right[index]) for left, right in pairs):
+                weight = weight + right[..., None] * left[:, None, :n_in]
+                bias = None if bias is None else bias + right * left[:, n_in:]
+            found[own] = weight.to(layer.weight)
+            if bias is not None:
+                found[shift] = bias.to(layer.weight)
+        return {name: found[name] for name in problem.network.free.start}
 
     def cost(self, problem: Problem, state: ChainState) -> Tensor:
         """Return costs of the models: KL(given || model) of the training samples, and the prior."""
         executor: Any = problem.network.executor
-        n_rows = state.kernel.shape[1]
         widest = max(len(layer.weight) for layer in executor.chain.layers)
-        n_bytes = widest * n_rows * state.kernel.element_size()
-        # A few searches at a time: on a CPU, the outputs of a layer stay in the cache.
-        on_cpu = state.kernel.device.type == "cpu"
-        size = max(1, _CACHE_BYTES // n_bytes) if on_cpu else len(state.sample)
+        size = _searches_in_cache(state.kernel, widest)
         found = state.kernel.new_empty(len(state.sample))
         factors = [_stacked(pairs, state.kernel) for pairs in state.changes]
         divergence = _of_logits if returns_logits(executor) else partial(_of_outputs, executor)
@@ -156,9 +177,8 @@ class ChainSteps(NaturalSteps):
 
     def _prior(self, state: ChainState) -> Tensor:
         """Return the cost of the models in the prior around the given network, in nats."""
-        lengths = state.left.square().sum(dim=-1)[state.sample]
-        square = lengths * state.change.square().sum(dim=-1)
-        for pairs in state.changes:
+        square = torch.zeros_like(state.change[:, 0])
+        for pairs in state.every_change():
             for number, (left, right) in enumerate(pairs):
                 for other_left, other_right in pairs[: number + 1]:
                     product = (left * other_left).sum(dim=-1) * (right * other_right).sum(dim=-1)
@@ -166,21 +186,59 @@ class ChainSteps(NaturalSteps):
         return self.precision / 2 * square
 
 
-def free_of_changes(problem: Problem, changes: list[list[tuple[Tensor, Tensor]]]) -> Free:
-    """Return the free parameters of models whose layers have changed by outer products."""
-    names, layers, _ = problem.network.executor.steps  # type: ignore[attr-defined]
-    found, ((_, like),) = {}, changes[0]
-    for (own, shift), layer, pairs in zip(names, layers, changes, strict=True):
-        n_in = layer.weight.shape[1]
-        weight = layer.weight.expand(len(like), -1, -1).to(like)
-        bias = None if layer.bias is None else layer.bias.expand(len(like), -1).to(like)
-        for left, right in pairs:
-            weight = weight + right[..., None] * left[:, None, :n_in]
-            bias = None if bias is None else bias + right * left[:, n_in:]
-        found[own] = weight.to(layer.weight)
-        if bias is not None:
-            found[shift] = bias.to(layer.weight)
-    return {name: found[name] for name in problem.network.free.start}
+@dataclass(frozen=True, eq=False)
+class HeadSteps(ChainSteps):
+    """Natural steps in a single layer that returns logits: costs need no forward pass."""
+
+    # Searches for all targets of a sample go through its training samples together.
+    drops_searches = False
+    # Those that are not moved as far count in the quadratic form alone.
+    draws_others = False
+
+    def cost(self, problem: Problem, state: ChainState) -> Tensor:
+        """Return costs of the models: to second order, and beyond it on some training samples."""
+        is_every = self.n_rows >= len(problem.training)
+        if is_every:
+            # Nothing is left to the quadratic form but the prior.
+            known = self._prior(state)
+        else:
+            leverage = state.leverage[state.sample]
+            known = leverage * (state.change * state.pulled).sum(dim=-1) / 2
+        beyond = self._beyond_second_order(state, is_every).flatten()
+        return (known + beyond.to(known)).clamp(min=0)
+
+    def _beyond_second_order(self, state: ChainState, is_every: bool) -> Tensor:
+        """Return the cost on training samples beyond second order, or all of it.
+
+        With p the probabilities of a training sample and d the centred change of its logits, it
+        costs log(sum of p exp(d)). To second order that is half the variance of d, which the
+        quadratic form knows already.
+        """
+        rows, kernel = state.rows, state.kernel
+        given: Any = rows.given
+        change = state.change.unflatten(0, (len(kernel), -1)).to(kernel)
+        found = kernel.new_empty(change.shape[:2])
+        size = _searches_in_cache(kernel, change[0].numel())
+        count = rows.count if is_every else torch.ones_like(rows.count)
+        for some in slices(len(change), size):
+            moved, log_proba = change[some], given.log_proba[some]
+            proba = log_proba.exp()
+            mean = proba @ moved.mT
+            variance = (proba @ moved.square().mT - mean.square()).clamp(min=0)
+            half = kernel[some, :, None].square() * variance / 2
+            d = kernel[some, :, None, None] * (moved[:, None] - mean[..., None])
+            # In logarithms: a network may be surer than the smallest probability that is no zero.
+            exact = torch.logsumexp(log_proba[:, :, None] + d, dim=-1)
+            cost = exact.clamp(min=0) - half * (not is_every)
+            found[some] = (cost * count[some, :, None]).sum(dim=1)
+        return found
+
+
+def _searches_in_cache(kernel: Tensor, n_numbers: int) -> int:
+    """Return how many searches with so many numbers for each training sample stay in a cache."""
+    if kernel.device.type != "cpu":
+        return sys.maxsize
+    return max(1, _CACHE_BYTES // (n_numbers * kernel.shape[1] * kernel.element_size()))
 
 
 def _of_logits(given: Any, logits: Tensor) -> Tensor:
@@ -205,25 +263,35 @@ def _some(state: ChainState, index: Tensor) -> ChainState:
         target=state.target[index],
         original=state.original[index],
         change=state.change[index],
+        pulled=state.pulled[index],
         changes=[[(a[index], b[index]) for a, b in pairs] for pairs in state.changes],
         goal=None if state.goal is None else state.goal[index],
     )
 
 
-def _values_at_sample(chain: Chain, state: ChainState) -> tuple[list[Tensor], list[Tensor]]:
-    """Return outputs of each layer for the samples, (n_searches, n_out), and slopes."""
-    own = state.leverage[state.sample, None] * state.change
-    value = state.at_first[state.sample] + own
-    pairs_of_values = [chain.layers[0].activated(value)]
-    for layer, pairs in zip(chain.layers[1:], state.changes, strict=True):
-        given = pairs_of_values[-1][0]
-        value = affine(layer, given)
+def outputs_and_slopes(
+    layers: list[Any], at_first: Tensor, changes: list[list[tuple[Tensor, Tensor]]]
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Return outputs of each layer, and slopes of the activations, given those of the first one."""
+    values: list[Tensor] = []
+    slopes: list[Tensor] = []
+    for layer, pairs in zip(layers, [[], *changes], strict=True):
+        value = affine(layer, values[-1]) if values else at_first
         for left, right in pairs:
-            taken = with_constant(given, left[0])
+            taken = with_constant(values[-1], left[0])
             value += (taken * left).sum(dim=-1, keepdim=True) * right
-        pairs_of_values.append(layer.activated(value))
-    values, slopes = zip(*pairs_of_values, strict=True)
-    return list(values), list(slopes)
+        value, slope = layer.activated(value)
+        values.append(value)
+        slopes.append(slope)
+    return values, slopes
+
+
+def inputs_of_layers(layers: list[Any], rows: Tensor) -> list[Tensor]:
+    """Return the inputs of each given layer, for rows at the first one."""
+    inputs = [rows]
+    for layer in layers[:-1]:
+        inputs.append(layer.activated(affine(layer, inputs[-1]))[0])
+    return inputs
 
 
 def _stacked(pairs: list[tuple[Tensor, Tensor]], like: Tensor) -> tuple[Tensor, Tensor]:
@@ -256,16 +324,6 @@ def _values_of_rows(
             out += layer.bias
         value = layer.activated(out)[0]
     return value
-
-
-def inputs_and_slopes(chain: Chain, rows: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-    """Return the inputs of each layer of the given chain, and the slopes of its activations."""
-    inputs, slopes = [rows], []
-    for layer in chain.layers[:-1]:
-        value, kept = layer.activated(affine(layer, inputs[-1]))
-        inputs.append(value)
-        slopes.append(kept)
-    return inputs, slopes
 
 
 def gradients_of_layers(

@@ -13,10 +13,9 @@ from torch import Tensor
 from ..._curvature.preconditioner import Preconditioner
 from ..problem import Problem
 from ..searches import Accumulator, FoundModels, Outcome, Searches, Trace
-from .chain import ChainSteps
+from .chain import ChainSteps, HeadSteps
 from .gaussian import GaussianHead
 from .general import GeneralSteps
-from .head import HeadSteps
 from .linear import LinearSteps
 from .paths import Paths, Point, outcome, probability_bounds, weighted
 from .walk import Watch, walk

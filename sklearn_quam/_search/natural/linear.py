@@ -20,7 +20,7 @@ from ..._network.limits import accumulation_dtype
 from ..._network.outputs import NetworkErrors
 from ..problem import Problem
 from ..searches import Searches
-from .chain import affine, gradients_of_layers, inputs_and_slopes, output_gradients
+from .chain import affine, gradients_of_layers, output_gradients, outputs_and_slopes
 from .general import gradient_of, leaves, moved, predict_at_query, repeated
 from .paths import Paths, Point
 from .walk import Record, Watch, goals, length_of_step
@@ -99,11 +99,12 @@ class LinearSteps:
         layers, (rows,), n_targets = executor.chain.layers, searches.query, searches.n_targets
         # An inverse curvature amplifies rounding.
         exact = rows.to(accumulation_dtype(rows.device))
-        inputs, slopes = inputs_and_slopes(executor.chain, exact)
-        scores = affine(layers[-1], inputs[-1]).repeat_interleave(n_targets, dim=0)
+        unchanged: list[Any] = [[] for _ in layers[1:]]
+        values, slopes = outputs_and_slopes(layers, affine(layers[0], exact), unchanged)
+        inputs, scores = [exact, *values], values[-1].repeat_interleave(n_targets, dim=0)
         gradient = output_gradients(problem, searches.original, searches.target, scores)
         slopes = [part.repeat_interleave(n_targets, dim=0) for part in slopes]
-        gradients = gradients_of_layers(layers, slopes, [[] for _ in layers], gradient)
+        gradients = gradients_of_layers(layers, slopes, unchanged, gradient)
         change = torch.zeros_like(gradients[0])
         for number, inverse in enumerate(self.inverses):
             if number:
