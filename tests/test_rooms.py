@@ -44,7 +44,7 @@ INSIDE = {
     "_network/cut": ["layers", "running", "chain", "replayed", "split"],
     "_curvature": ["layouts", "layers", "scores", "structures", "measure", "prior"]
     + ["preconditioner", "influence"],
-    "_search": ["needs", "targets", "problem", "searches", "natural", "penalty", "models", "rivals"]
+    "_search": ["needs", "targets", "searches", "problem", "natural", "penalty", "models", "rivals"]
     + ["found"],
     "_search/natural": ["paths", "walk", "chain", "gaussian", "general", "refine"]
     + ["linear", "engine", "arguments"],

@@ -15,6 +15,7 @@ from .._network.free import Free, FreeNetwork
 from .._network.limits import slices
 from .._network.predictions import Categorical, Gaussian, Prediction
 from .._network.reference import Rows, TrainingSet
+from .searches import Searches
 from .targets import Targets
 
 # Precision of the prior around the given network: for classes, and where the marginal likelihood
@@ -48,15 +49,19 @@ class Problem:
 
     def default_precision(self) -> float | None:
         """Return the precision of the prior; None for the one of the largest likelihood."""
-        if self.is_classification:
-            n_parameters = sum(value.numel() for value in self.network.free.start.values())
-            per_sample = min(n_parameters / self.n_training_rows, _MAX_PER_SAMPLE)
-            return _PRECISION_OF_CLASSES * self.targets.n_answers**1.5 * per_sample
-        return None
+        if not self.is_classification:
+            return None
+        per_sample = min(self.network.free.size / self.n_training_rows, _MAX_PER_SAMPLE)
+        return _PRECISION_OF_CLASSES * self.targets.n_answers**1.5 * per_sample
 
     def for_thread(self) -> Problem:
         """Return one that may be worked on beside this one."""
         return replace(self, network=self.network.for_thread())
+
+    def score(self, prediction: Any, searches: Searches) -> Tensor:
+        """Return the score of the target of each search."""
+        targets: Any = self.targets
+        return targets.score(prediction, searches.original, searches.target)
 
     def predict(self, free: Free, index: Tensor, query: Rows) -> tuple[Any, Any]:
         """Return predictions of models for training samples, and for the query of each."""

@@ -106,12 +106,11 @@ def _least(
     weight = torch.ones_like(problem.training.losses) if weight is None else weight
     weight = weight * problem.n_training_rows / len(weight)
     index, count = _training_sample(given.kl(_on_training(problem, found)) * weight, effort.n_rows)
+    asked = searches.at(some)
     boundary = Boundary(
         problem,
         None if models.engine.inverse is None else models.engine.inverse.in_double(),
-        tuple(as_double(part[some]) for part in searches.queries),
-        searches.original[some].map(as_double),
-        searches.target[some],
+        replace(asked, query=tuple(map(as_double, asked.query)), given=asked.given.map(as_double)),
         index,
         count * weight[index],
         given[index],

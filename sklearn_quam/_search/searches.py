@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from .._network.free import Free
-from .._network.predictions import Prediction
 from .._network.reference import Rows
 
 
@@ -48,10 +47,15 @@ class Searches:
         """The given network's prediction for the sample of each search."""
         return self.given.repeat(self.n_targets)
 
-    @property
-    def queries(self) -> Rows:
-        """Values at the cut of the sample of each search."""
-        return tuple(part.repeat_interleave(self.n_targets, dim=0) for part in self.query)
+    def at(self, number: Tensor) -> Searches:
+        """Return some of the searches by their numbers, each with a sample of its own."""
+        sample = number // self.n_targets
+        query = tuple(part[sample] for part in self.query)
+        return Searches(query, self.given[sample], self.target[number, None])
+
+    def each(self) -> Searches:
+        """Return all searches, each with a sample of its own."""
+        return self.at(torch.arange(len(self), device=self.targets.device))
 
     def hand_over(self, posterior: Accumulator, prediction: Any, log_weights: Tensor) -> None:
         """Give models (n_models, n_searches) with their weights to an accumulator."""
@@ -71,14 +75,6 @@ class Outcome:
     rival: Any  # The prediction of a model with this answer, or close to it
     n_steps: Tensor  # (n_searches,)
     diverged: Tensor  # (n_searches,): which searches have left the range of numbers
-
-
-@dataclass(frozen=True, eq=False)
-class Trace:
-    """Predictions and costs, in nats, of the models of every step."""
-
-    predictions: list[Prediction]
-    costs: list[Tensor]
 
 
 class FoundModels:
@@ -106,6 +102,8 @@ class FoundModels:
     ) -> None:
         """Replace the models of some of the searches with these numbers."""
         places = which.nonzero()[:, 0]
+        if not len(places):
+            return
         kept = number[places]
         found = free(places)
         for name in self.free:

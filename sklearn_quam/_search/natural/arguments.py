@@ -52,28 +52,29 @@ class _CurvatureSearch(BaseEstimator):
     ) -> NaturalEngine:
         """Return the engine of the searches."""
         search: Any = self
-        precision, is_auto = search.prior_precision, search.prior_precision == "auto"
-        gaussian = None
+        is_auto, gaussian = search.prior_precision == "auto", None
         try:
             inverse = make_preconditioner(
                 problem.network,
                 problem.training,
                 problem.original_on_training,
                 limits,
-                precision=problem.default_precision() if is_auto else float(precision),
+                precision=problem.default_precision() if is_auto else float(search.prior_precision),
                 # Intervals of values are to have the width that the prior gives them.
                 factored=problem.is_classification,
                 n_training_rows=problem.n_training_rows,
                 generator=generator,
             )
-            head = _head(problem, inverse)
-            has_many_classes = head is not None and len(head.outputs) > MANY_CLASSES
+            inverses = _inverses_of_chain(problem, inverse)
+            head = _head(problem, inverses)
             steps: Any
-            if isinstance(search, LinearSearch) or has_many_classes:
-                steps = LinearSteps(search.goal, inverse, _inverses_of_chain(problem, inverse))
-                gaussian = None if head is None else gaussian_head(head, generator)
+            if isinstance(search, NaturalSearch) and (
+                head is None or len(head.outputs) <= MANY_CLASSES
+            ):
+                steps = _steps(search, problem, inverse, inverses, generator)
             else:
-                steps = _steps(search, problem, inverse, generator)
+                steps = LinearSteps(search.goal, inverse, inverses)
+                gaussian = None if head is None else gaussian_head(head, generator)
         except NetworkError as error:
             raise CurvatureError(str(error.__cause__ or error)) from error
         if temperature is None and gaussian is not None:
@@ -212,14 +213,6 @@ class LinearSearch(_CurvatureSearch):
         self.targets = targets
 
 
-def _head(problem: Problem, inverse: Preconditioner) -> LayerInverse | None:
-    """Return the inverse of the single searched layer, if its outputs are logits."""
-    inverses = _inverses_of_chain(problem, inverse)
-    if inverses is None or len(inverses) > 1 or not isinstance(inverses[0], LayerInverse):
-        return None
-    return inverses[0] if returns_logits(problem.network.executor) else None
-
-
 def _inverses_of_chain(problem: Problem, inverse: Preconditioner) -> list[Any] | None:
     """Return the inverse of each layer, if the searched parameters are a chain of linear layers."""
     executor, free = problem.network.executor, problem.network.free
@@ -234,16 +227,28 @@ def _inverses_of_chain(problem: Problem, inverse: Preconditioner) -> list[Any] |
     return None if any(block is None for block in found) else found
 
 
+def _head(problem: Problem, inverses: list[Any] | None) -> LayerInverse | None:
+    """Return the inverse of the single searched layer, if its outputs are logits."""
+    if inverses is None or len(inverses) > 1 or not isinstance(inverses[0], LayerInverse):
+        return None
+    return inverses[0] if returns_logits(problem.network.executor) else None
+
+
 def _steps(
-    search: NaturalSearch, problem: Problem, inverse: Preconditioner, generator: torch.Generator
+    search: NaturalSearch,
+    problem: Problem,
+    inverse: Preconditioner,
+    inverses: list[Any] | None,
+    generator: torch.Generator,
 ) -> HeadSteps | ChainSteps | GeneralSteps:
     """Return how searches move: in a head, through a chain, or through any network."""
     start = float(torch.rand((), generator=generator))
     sensitivity = _sensitivity(problem)
-    inverses = _inverses_of_chain(problem, inverse)
-    executor: Any = problem.network.executor
-    is_linear = inverses is not None and len(inverses) == 1
-    n_corrections: Any = search.n_corrections
+    is_classification, n_corrections = problem.is_classification, search.n_corrections
+    if isinstance(n_corrections, str):
+        # The path of a linear regression is the cheapest one.
+        is_linear = inverses is not None and len(inverses) == 1
+        n_corrections = 0 if is_classification or is_linear else _N_CORRECTIONS
 
     def common(auto: int) -> tuple[int, float, int, float]:
         # Steps, goal, training samples on which costs are measured, precision
@@ -251,34 +256,28 @@ def _steps(
         n_rows = min(n_rows, len(problem.training))
         return search.n_steps, search.goal, n_rows, inverse.precision
 
-    if n_corrections == "auto":
-        # The path of a linear regression is the cheapest one.
-        n_corrections = 0 if problem.is_classification or is_linear else _N_CORRECTIONS
     # Corrections need gradients of the cost, which chains do without.
-    if inverses is None or n_corrections or not problem.is_classification:
+    if inverses is None or n_corrections or not is_classification:
         # The same function has the same numbers, however it is written.
-        is_chain = problem.is_classification and is_linear_throughout(problem, inverse)
+        is_chain = is_classification and is_linear_throughout(problem, inverse)
         shared = common(_N_ROWS_OF_CHAIN if is_chain else _N_ROWS)
         return general_steps(problem, inverse, n_corrections, start, sensitivity, shared)
-    influence = make_influence(
-        _features_of_chain(problem, executor.chain),
-        [layer.inputs for layer in inverses],
-        sensitivity,
-        start,
-    )
-    if _head(problem, inverse) is not None:
+    features = _features_of_chain(problem)
+    influence = make_influence(features, [one.inputs for one in inverses], sensitivity, start)
+    if _head(problem, inverses) is not None:
         return HeadSteps(*common(_N_ROWS_OF_HEAD), influence, inverses)
     return ChainSteps(*common(_N_ROWS_OF_CHAIN), influence, inverses)
 
 
-def _features_of_chain(problem: Problem, chain: Any) -> list[Tensor]:
+def _features_of_chain(problem: Problem) -> list[Tensor]:
     """Return the inputs of each layer for all training samples."""
-    (rows,) = problem.training.rows
+    executor: Any = problem.network.executor
+    layers, (rows,) = executor.chain.layers, problem.training.rows
     # The first ones are the samples at the cut themselves: not another copy of them.
-    widths = [layer.weight.shape[1] for layer in chain.layers[1:]]
+    widths = [layer.weight.shape[1] for layer in layers[1:]]
     features = [rows, *(rows.new_empty(len(rows), width) for width in widths)]
     for chunk in batches(rows):
-        values = inputs_of_layers(chain.layers, rows[chunk])
+        values = inputs_of_layers(layers, rows[chunk])
         for whole, part in zip(features[1:], values[1:], strict=True):
             whole[chunk] = part
     return features

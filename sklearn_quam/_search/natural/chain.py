@@ -26,7 +26,6 @@ from ..._curvature.preconditioner import LayerInverse
 from ..._network.cut.chain import Chain
 from ..._network.free import Free
 from ..._network.limits import accumulation_dtype, slices
-from ..._network.predictions import Prediction
 from ..problem import Problem
 from ..searches import Searches
 from .paths import Point
@@ -40,10 +39,8 @@ _CACHE_BYTES = 2**20
 class ChainState:
     """Searches whose layers have changed by outer products."""
 
-    # (n_searches,): the sample that each search is about, and its target
-    sample: Tensor
-    target: Tensor
-    original: Any  # The given network's prediction for it
+    searches: Searches  # The searches, without the values of their samples
+    sample: Tensor  # (n_searches,): the number of the sample of each
     change: Tensor  # (n_searches, n_out): right factor of the change of the first layer
     pulled: Tensor  # (n_searches, n_out): this factor times the curvature by outputs
     # Left and right factors of the change of each layer behind it, a pair for each step
@@ -83,9 +80,8 @@ class ChainSteps(NaturalSteps):
         seen = training[rows.index]
         sample = torch.arange(len(own), device=own.device).repeat_interleave(searches.n_targets)
         return ChainState(
+            Searches((), searches.original, searches.target[:, None]),
             sample,
-            searches.target,
-            searches.original,
             change=exact.new_zeros(len(sample), len(first.weight)),
             pulled=exact.new_zeros(len(sample), len(first.weight)),
             changes=[[] for _ in layers[1:]],
@@ -106,10 +102,9 @@ class ChainSteps(NaturalSteps):
         at_first = state.at_first[state.sample] + own
         values, slopes = outputs_and_slopes(executor.chain.layers, at_first, state.changes)
         exact = executor.interpret(values[-1][..., None])[:, 0]
-        targets: Any = problem.targets
-        score = targets.score(exact, state.original, state.target)
         # Predictions have the type of everything else.
-        return exact.to(state.original.parts[0].dtype), score, (values, slopes)
+        prediction = exact.to(state.searches.given.parts[0].dtype)
+        return prediction, problem.score(exact, state.searches), (values, slopes)
 
     @torch.no_grad()
     def update(
@@ -121,7 +116,7 @@ class ChainSteps(NaturalSteps):
             state, score = _some(state, kept), score[kept]
             values, slopes = [value[kept] for value in values], [part[kept] for part in slopes]
         layers = problem.network.executor.chain.layers  # type: ignore[attr-defined]
-        gradient = output_gradients(problem, state.original, state.target, values[-1])
+        gradient = output_gradients(problem, state.searches, values[-1])
         gradients = gradients_of_layers(layers, slopes, state.changes, gradient)
         directions: list[Any] = []
         slope = torch.zeros_like(score)
@@ -259,9 +254,8 @@ def _some(state: ChainState, index: Tensor) -> ChainState:
     """Return the state of some of the searches."""
     return replace(
         state,
+        searches=state.searches.at(index),
         sample=state.sample[index],
-        target=state.target[index],
-        original=state.original[index],
         change=state.change[index],
         pulled=state.pulled[index],
         changes=[[(a[index], b[index]) for a, b in pairs] for pairs in state.changes],
@@ -341,17 +335,15 @@ def gradients_of_layers(
     return gradients
 
 
-def output_gradients(
-    problem: Problem, original: Prediction, target: Tensor, outputs: Tensor
-) -> Tensor:
+def output_gradients(problem: Problem, searches: Searches, outputs: Tensor) -> Tensor:
     """Return derivatives of the scores of targets by the outputs of the last layer."""
     executor: Any = problem.network.executor
-    targets: Any = problem.targets
     if returns_logits(executor):
-        return targets.gradient(outputs, target)
+        targets: Any = problem.targets
+        return targets.gradient(outputs, searches.target)
     with torch.enable_grad():
         outputs = outputs.detach().requires_grad_()
-        score = targets.score(executor.interpret(outputs[..., None])[:, 0], original, target)
+        score = problem.score(executor.interpret(outputs[..., None])[:, 0], searches)
         (gradient,) = torch.autograd.grad(score.sum(), outputs)
     return gradient
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..._curvature.preconditioner import Preconditioner
 from ..problem import Problem
-from ..searches import Accumulator, FoundModels, Outcome, Searches, Trace
+from ..searches import Accumulator, FoundModels, Outcome, Searches
 from .chain import ChainSteps, HeadSteps
 from .gaussian import GaussianHead
 from .general import GeneralSteps
@@ -62,10 +62,10 @@ class NaturalEngine:
             return self.gaussian.sample(problem, searches, posterior, self.temperature)
         until = _LEAST_LOG_WEIGHT * self.temperature
         paths = self._paths(problem, searches, until)
-        targets: Any = problem.targets
-        score = partial(targets.score, original=searches.original, target=searches.target)
+        score = partial(problem.score, searches=searches)
         models, log_weights = weighted(paths, score, self.temperature)
         searches.hand_over(posterior, models, log_weights)
+        targets = problem.targets
         return outcome(paths, targets.level, targets.continues)
 
     def outcome(self, problem: Problem, searches: Searches) -> Outcome:
@@ -79,10 +79,9 @@ class NaturalEngine:
         """Return bounds of probabilities over the models that cost no more than a slack."""
         return probability_bounds(self._paths(problem, searches), slack)
 
-    def trace(self, problem: Problem, searches: Searches) -> Trace:
-        """Return every model that searches meet."""
-        points = self._paths(problem, searches).points
-        return Trace([p.prediction for p in points], [p.cost for p in points])
+    def trace(self, problem: Problem, searches: Searches) -> list[tuple[Any, Tensor]]:
+        """Return prediction and cost of every model that searches meet."""
+        return [(point.prediction, point.cost) for point in self._paths(problem, searches).points]
 
     def best_models(self, problem: Problem, searches: Searches) -> FoundModels:
         """Return the most divergent model of each search that explains the training data."""
@@ -98,7 +97,8 @@ class NaturalEngine:
         self._paths(problem, searches, watch=watch)
         # The estimates of the path are measured on all training samples.
         every = torch.arange(len(problem.training), device=searches.targets.device)
-        _, increase = problem.at_query_and_increase(keeper.free, searches.queries, every)
+        query = searches.each().query
+        _, increase = problem.at_query_and_increase(keeper.free, query, every)
         nats = increase.to(keeper.cost) * problem.n_training_rows
         keeper.cost = torch.where(keeper.found, nats, keeper.cost)
         keeper.found &= keeper.cost <= self.slack
@@ -110,10 +110,9 @@ class NaturalEngine:
         if close and not isinstance(steps, LinearSteps):
             steps = replace(steps, n_steps=max(steps.n_steps, _CLOSE_STEPS))
         keeper = FoundModels(problem.network.free.start, searches)
-        targets: Any = problem.targets
 
         def watch(number: Tensor, point: Point, free: Any) -> None:
-            first = (point.score >= targets.level) & ~keeper.found[number]
+            first = (point.score >= problem.targets.level) & ~keeper.found[number]
             first &= point.prediction.is_finite()
             keeper.take(number, first, point.prediction, point.cost, point.cost, free)
 

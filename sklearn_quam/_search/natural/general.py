@@ -38,10 +38,8 @@ class GeneralState:
 
     # (n_searches, ...): the free parameters of the model that each search has arrived at
     free: Free
-    query: Rows  # (n_searches, ...): values at the cut of the sample of each search
-    original: Any  # The given network's prediction for it
-    target: Tensor  # (n_searches,): its target
-    sample: Tensor  # (n_searches,): the number of the sample
+    searches: Searches  # The searches, each with a sample of its own
+    sample: Tensor  # (n_searches,): the number of the sample among those of the batch
     rows: TrainingSample  # Training samples on which the cost is measured
     goal: Tensor | None = None  # (n_searches,): where the searches go; known from the first step on
 
@@ -59,13 +57,10 @@ class GeneralSteps(NaturalSteps):
     def init(self, problem: Problem, searches: Searches) -> GeneralState:
         """Return the state of searches that start at the given network."""
         features = _features(problem.network, self.layers, searches.query)
-        free = repeated(problem.network.free.start, len(searches))
         every = torch.arange(len(searches.targets), device=searches.targets.device)
         return GeneralState(
-            leaves(free),
-            searches.queries,
-            searches.original,
-            searches.target,
+            copies(problem.network.free.start, len(searches)),
+            searches.each(),
             every.repeat_interleave(searches.n_targets),
             self.training_sample(problem, features),
         )
@@ -128,9 +123,8 @@ class GeneralSteps(NaturalSteps):
 
     def _at_query(self, problem: Problem, state: GeneralState, free: Free) -> tuple[Any, Tensor]:
         """Return predictions and scores of models."""
-        targets: Any = problem.targets
-        at_query = predict_at_query(problem.network, free, state.query)
-        return at_query, targets.score(at_query, state.original, state.target)
+        at_query = predict_at_query(problem.network, free, state.searches.query)
+        return at_query, problem.score(at_query, state.searches)
 
     def _cost(self, problem: Problem, state: GeneralState, free: Free) -> Tensor:
         """Return costs of models, in nats."""
@@ -152,9 +146,7 @@ def _some(state: GeneralState, index: Tensor) -> GeneralState:
     return replace(
         state,
         free={name: value.detach()[index] for name, value in state.free.items()},
-        query=tuple(part[index] for part in state.query),
-        original=state.original[index],
-        target=state.target[index],
+        searches=state.searches.at(index),
         sample=state.sample[index],
         goal=None if state.goal is None else state.goal[index],
     )
@@ -177,8 +169,6 @@ def general_steps(
     ]
     features = [torch.cat(layer) for layer in zip(*parts, strict=True)]
     inverses = _inverses_of_inputs(preconditioner, layers, features)
-    if inverses is None:
-        inverses = [_inverse_moment(part) for part in features]
     influence = make_influence(features, inverses, sensitivity, start)
     return GeneralSteps(*common, influence, preconditioner, layers, n_corrections)
 
@@ -195,15 +185,16 @@ def is_linear_throughout(problem: Problem, preconditioner: Preconditioner) -> bo
 
 def _inverses_of_inputs(
     preconditioner: Preconditioner, layers: tuple[str, ...], features: list[Tensor]
-) -> list[Tensor] | None:
-    """Return inverse moments of the inputs of linear layers, as searches in chains take them."""
+) -> list[Tensor]:
+    """Return inverse moments of features: as searches in chains take them, where all are linear."""
     blocks = [preconditioner.of_layer(f"{layer}.weight") for layer in layers]
     found = [block.inputs for block in blocks if isinstance(block, LayerInverse)]
-    if len(found) < len(blocks):
-        return None
-    sizes = [(len(inverse), part.shape[1]) for inverse, part in zip(found, features, strict=False)]
-    fits = len(found) == len(features) and all(n - n_in in (0, 1) for n, n_in in sizes)
-    return found if fits else None
+    if len(found) == len(layers) == len(features) and all(
+        len(inverse) - part.shape[1] in (0, 1)
+        for inverse, part in zip(found, features, strict=True)
+    ):
+        return found
+    return [_inverse_moment(part) for part in features]
 
 
 def _searched_layers(network: FreeNetwork) -> tuple[str, ...]:
@@ -273,9 +264,9 @@ def predict_at_query(network: FreeNetwork, free: Free, query: Rows) -> Any:
     return network.executor.predict_each(network.free.weights(free), twice)[:, 0]
 
 
-def repeated(start: Free, times: int) -> Free:
-    """Return parameters once for each of some models."""
-    return {name: value.expand(times, *value.shape) for name, value in start.items()}
+def copies(start: Free, n_models: int) -> Free:
+    """Return parameters once for each of some models, that gradients can be taken by."""
+    return leaves({name: value.expand(n_models, *value.shape) for name, value in start.items()})
 
 
 def leaves(free: Free) -> Free:

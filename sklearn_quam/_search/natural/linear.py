@@ -21,7 +21,7 @@ from ..._network.outputs import NetworkErrors
 from ..problem import Problem
 from ..searches import Searches
 from .chain import affine, gradients_of_layers, output_gradients, outputs_and_slopes
-from .general import gradient_of, leaves, moved, predict_at_query, repeated
+from .general import copies, gradient_of, moved, predict_at_query
 from .paths import Paths, Point
 from .walk import Record, Watch, goals, length_of_step
 
@@ -44,19 +44,18 @@ class LinearSteps:
         """Return the points between the given network and the goals."""
         find = self._through_any if self.inverses is None else self._through_chain
         scores, change, gradient = find(problem, searches)
-        original, target = searches.original, searches.target
+        original = searches.original
         with torch.no_grad():
             variance = (gradient * change).sum(dim=-1).clamp(min=0)
-            targets: Any = problem.targets
             dtype, record = original.parts[0].dtype, Record(searches)
-            at_start = targets.score(self._interpreted(problem, scores), original, target)
+            at_start = problem.score(self._interpreted(problem, scores), searches)
             goal = goals(problem, self.goal, at_start, variance)
             end = length_of_step(goal, at_start, variance, 1)
-            number = torch.arange(len(searches), device=target.device)
+            number = torch.arange(len(searches), device=original.device)
             for step in range(N_POINTS + 1):
                 at = end * (step / N_POINTS)
                 exact = self._interpreted(problem, scores + at[:, None] * change)
-                score = targets.score(exact, original, target)
+                score = problem.score(exact, searches)
                 point = Point(exact.to(dtype), 0.5 * at**2 * variance, score)
                 record.add(number, point)
                 if watch is not None:
@@ -77,14 +76,10 @@ class LinearSteps:
 
     def _free(self, problem: Problem, searches: Searches, at: Tensor, index: Tensor) -> Free:
         """Return the free parameters of some of the models."""
-        network, start = problem.network, problem.network.free.start
-        free = leaves(repeated(start, len(index)))
-        query = tuple(part[index] for part in searches.queries)
-        targets: Any = problem.targets
+        network, some = problem.network, searches.at(index)
+        free = copies(network.free.start, len(index))
         with torch.enable_grad():
-            prediction = predict_at_query(network, free, query)
-            original = searches.original[index]
-            score = targets.score(prediction, original, searches.target[index])
+            score = problem.score(predict_at_query(network, free, some.query), some)
             gradient = gradient_of(score, free)
         direction = self.preconditioner(gradient)
         return moved({name: v.detach() for name, v in free.items()}, at[index], direction)
@@ -102,7 +97,7 @@ class LinearSteps:
         unchanged: list[Any] = [[] for _ in layers[1:]]
         values, slopes = outputs_and_slopes(layers, affine(layers[0], exact), unchanged)
         inputs, scores = [exact, *values], values[-1].repeat_interleave(n_targets, dim=0)
-        gradient = output_gradients(problem, searches.original, searches.target, scores)
+        gradient = output_gradients(problem, searches, scores)
         slopes = [part.repeat_interleave(n_targets, dim=0) for part in slopes]
         gradients = gradients_of_layers(layers, slopes, unchanged, gradient)
         change = torch.zeros_like(gradients[0])
@@ -115,14 +110,13 @@ class LinearSteps:
 
     def _through_any(self, problem: Problem, searches: Searches) -> tuple[Tensor, ...]:
         """Return the same by automatic derivatives, through copies of the parameters."""
-        network, targets = problem.network, problem.targets
-        free = leaves(repeated(network.free.start, len(searches)))
-        prediction = predict_at_query(network, free, searches.queries)
+        network = problem.network
+        free = copies(network.free.start, len(searches))
+        prediction = predict_at_query(network, free, searches.each().query)
         view = WholeNetwork(network, 0)
         scores = view.scores(prediction)
         given = scores.detach().requires_grad_()
-        predicted: Any = view.likelihood.prediction(given)
-        score: Any = targets.score(predicted, searches.original, searches.target)
+        score = problem.score(view.likelihood.prediction(given), searches)
         (gradient,) = torch.autograd.grad(score.sum(), given)
         # The derivative along the direction, as that of a product which is linear in `dummy`.
         dummy = torch.zeros_like(scores, requires_grad=True)

@@ -21,8 +21,8 @@ from ..._curvature.preconditioner import Preconditioner
 from ..._network.free import Free
 from ..._network.outputs import NetworkErrors
 from ..._network.predictions import Categorical, Prediction
-from ..._network.reference import Rows
 from ..problem import Problem
+from ..searches import Searches
 from .general import gradient_of, inner_product, leaves, predict_at_query
 
 _TINY = 1e-30
@@ -87,9 +87,7 @@ class Boundary:
 
     problem: Problem  # In double precision
     inverse: Preconditioner | None  # An inverse of the curvature; None where there is none
-    query: Rows  # (n_searches, ...): values at the cut of the sample of each search
-    original: Prediction  # The given network's prediction for it
-    target: Tensor  # (n_searches,): the answers
+    searches: Searches  # Each with a sample of its own; their targets are the answers
     # (n_searches, n_rows): training samples on which costs are measured, and how many each of them
     # represents
     index: Tensor
@@ -105,9 +103,7 @@ class Boundary:
 
         return replace(
             self,
-            query=tuple(map(again, self.query)),
-            original=self.original.map(again),
-            target=again(self.target),
+            searches=self.searches.at(again(torch.arange(len(self.index)).to(self.index))),
             index=again(self.index),
             count=again(self.count),
             given=self.given.map(again),
@@ -121,7 +117,7 @@ class Boundary:
 
     def start(self) -> Tensor:
         """Return the given network, once for each search."""
-        return self.layout.flatten(self.problem.network.free.start).repeat(len(self.target), 1)
+        return self.layout.flatten(self.problem.network.free.start).repeat(len(self.index), 1)
 
     def free(self, models: Tensor) -> Free:
         """Return the free parameters of models."""
@@ -139,9 +135,8 @@ class Boundary:
 
     def score(self, free: Free) -> Tensor:
         """Return how far beyond the answer models are."""
-        targets: Any = self.problem.targets
-        at_query = predict_at_query(self.problem.network, free, self.query)
-        return targets.score(at_query, self.original, self.target) - targets.level
+        at_query = predict_at_query(self.problem.network, free, self.searches.query)
+        return self.problem.score(at_query, self.searches) - self.problem.targets.level
 
     def slope(self, models: Tensor) -> tuple[Tensor, Tensor]:
         """Return how far beyond the answer models are, and the gradient of it."""

@@ -11,7 +11,6 @@ from torch.optim.adam import adam
 
 from ..._network.free import Free
 from ..._network.outputs import NetworkErrors
-from ..._network.reference import Rows
 from ..problem import Problem
 from ..searches import Searches
 
@@ -25,10 +24,7 @@ class PenaltyState:
     first: Free
     second: Free
     count: Free  # Steps that each free tensor has taken
-    # Of each search: values at the cut of its sample, the given network's prediction, the target
-    query: Rows
-    original: Any
-    target: Tensor
+    searches: Searches  # Each with a sample of its own
     # (window, n_searches): loss increases on the mini-batches of the last steps
     last_increases: Tensor
 
@@ -95,16 +91,14 @@ class PenaltySteps:
             {name: torch.zeros_like(value, requires_grad=False) for name, value in free.items()},
             {name: torch.zeros_like(value, requires_grad=False) for name, value in free.items()},
             {name: torch.zeros((), device=value.device) for name, value in free.items()},
-            searches.queries,
-            searches.original,
-            searches.target,
+            searches.each(),
             problem.training.losses.new_zeros(self.window, len(searches)),
         )
 
     def evaluate(self, problem: Problem, state: PenaltyState, step: int) -> Evaluation:
         """Return predictions for the samples, and losses on the mini-batch of a step."""
         index, training = self.batches[step], problem.training
-        on_batch, at_query = problem.predict(state.free, index, state.query)
+        on_batch, at_query = problem.predict(state.free, index, state.searches.query)
         batch_loss = training.mean_loss(problem.losses(on_batch, index), index)
         # The start costs nothing, which must not make the first steps look cheaper: step 1 takes
         # its place.
@@ -121,7 +115,8 @@ class PenaltySteps:
     ) -> PenaltyState:
         """Take a step down the objective, each search by itself, in the memory of the state."""
         targets: Any = problem.targets
-        loss = targets.loss(evaluation.at_query, state.original, state.target)
+        searches = state.searches
+        loss = targets.loss(evaluation.at_query, searches.given, searches.target)
         objective = loss + self.penalty_at(step) * evaluation.batch_loss
         with NetworkErrors():
             found = torch.autograd.grad(
@@ -172,9 +167,7 @@ class PenaltySteps:
             {name: value[index] for name, value in state.first.items()},
             {name: value[index] for name, value in state.second.items()},
             {name: value.clone() for name, value in state.count.items()},
-            tuple(part[index] for part in state.query),
-            state.original[index],
-            state.target[index],
+            state.searches.at(index),
             state.last_increases[:, index],
         )
 

@@ -23,15 +23,13 @@ class AnswerCosts:
     """
 
     def __init__(self, problem: Problem, searches: Searches, window: int) -> None:
-        self._targets: Any = problem.targets
-        self._window, self._dtype = window, problem.training.losses.dtype
-        self._original, self._target = searches.original, searches.target
-        self._start = score = self.score(self._original)
-        self._cost = torch.where(score >= self._targets.level, 0.0, torch.inf).to(score)
+        self._problem, self._searches, self._window = problem, searches, window
+        self._rival = searches.original
+        self._start = score = self.score(self._rival)
+        self._cost = torch.where(score >= problem.targets.level, 0.0, torch.inf).to(score)
         # Of a search that has not come as far as the answer, by extrapolation.
         self._continued = torch.full_like(score, torch.inf)
         self.cost_of_unit = torch.full_like(score, torch.nan)
-        self._rival = self._original.clone()
         self._every = torch.arange(len(score), device=score.device)
         # Of the last steps: costs of the models, and squares of their distances.
         self._last_costs = score.new_zeros(window, len(score))
@@ -40,12 +38,13 @@ class AnswerCosts:
 
     def score(self, prediction: Any) -> Tensor:
         """Return the score of the target of each search."""
-        return self._targets.score(prediction, self._original, self._target).to(self._dtype)
+        score = self._problem.score(prediction, self._searches)
+        return score.to(self._problem.training.losses.dtype)
 
     def on_visit(self, visit: Visit) -> None:
         """Take the models of a step."""
         self._n_steps, self._diverged = visit.steps, ~visit.alive
-        score, level = self.score(visit.prediction), self._targets.level
+        score, level = self.score(visit.prediction), self._problem.targets.level
         distance = score - self._start
         place, moved = visit.step % self._window, visit.steps == visit.step
         for kept, new in (
@@ -63,9 +62,10 @@ class AnswerCosts:
         self._continued = torch.where(closer, cost, self._continued)
         self._rival = self._rival.replaced(self._every, better | closer, visit.prediction)
 
-    def outcome(self, n_training_rows: int) -> Outcome:
+    def outcome(self) -> Outcome:
         """Return costs of the answers, in nats."""
         cost = self._cost
-        if self._targets.continues:
+        if self._problem.targets.continues:
             cost = torch.where(torch.isinf(cost), self._continued, cost)
-        return Outcome(cost * n_training_rows, self._rival, self._n_steps, self._diverged)
+        nats = cost * self._problem.n_training_rows
+        return Outcome(nats, self._rival, self._n_steps, self._diverged)

@@ -21,8 +21,8 @@ _COMPACT_BELOW = 0.8
 class Candidates(NamedTuple):
     """Models with their parameters, from time to time and at the end of each search."""
 
-    # (n_models,): numbers of their searches
-    number: Tensor
+    number: Tensor  # (n_models,): numbers of their searches
+    searches: Searches  # These, each with a sample of its own
     prediction: Any
     free: Free
 
@@ -61,7 +61,8 @@ def run_searches(problem: Problem, steps: PenaltySteps, searches: Searches) -> I
                 if len(places):
                     free = {name: value.detach()[places] for name, value in state.free.items()}
                     at_query = evaluation.at_query[places].map(torch.detach)
-                    candidates = Candidates(number[places], at_query, free)
+                    some = state.searches.at(places)
+                    candidates = Candidates(number[places], some, at_query, free)
         yield progress.visit(step, candidates)
         if not is_last and len(number):
             state = steps.update(problem, state, evaluation, step)

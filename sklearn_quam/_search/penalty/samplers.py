@@ -142,6 +142,7 @@ def count_around_best(
     training samples; the density that it was drawn with is left out of its weight.
     """
     start, generator = problem.network.free.start, torch.Generator()
+    query = searches.each().query
     for draw in range(_N_DRAWS):
         free: Free = {}
         for offset, (name, value) in enumerate(best.free.items()):
@@ -149,6 +150,6 @@ def count_around_best(
             generator.manual_seed(draw * len(best.free) + offset)
             noise = torch.randn(start[name].shape, generator=generator).to(value)
             free[name] = value + _SPREAD * noise * (value - start[name])
-        prediction, increase = problem.at_query_and_increase(free, searches.queries, rows)
+        prediction, increase = problem.at_query_and_increase(free, query, rows)
         fine = torch.isfinite(increase) & prediction.is_finite()
         weigh(prediction[None], increase[None], (best.found & fine)[None])
