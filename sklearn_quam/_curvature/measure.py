@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -13,7 +13,7 @@ from .._network.cut.layers import execution_order
 from .._network.free import FreeNetwork
 from .._network.inputs.rows import at_least_two
 from .._network.likelihood import Output
-from .._network.limits import accumulation_dtype, rows_within, slices
+from .._network.limits import Limits, accumulation_dtype, rows_within, slices
 from .._network.outputs import NetworkErrors
 from .._network.reference import Rows, TrainingSet
 from .layers import Recorder, has_kronecker_factors, inputs_of, rows_first
@@ -36,12 +36,10 @@ def measure_curvature(
     training: TrainingSet,
     index: Tensor,
     structure: str,
-    groups: Iterable[slice],
-    *,
+    limits: Limits,
     n_columns: int | None = None,
-    decomposed: bool = True,
 ) -> Curvature:
-    """Return the curvature of the loss on training samples, given by their numbers.
+    """Return the curvature of the loss on training samples by their numbers, to be finished.
 
     Derivatives of a group of samples are held together. The factors of layers take a backward pass
     for each score, or `n_columns` for classes drawn from the prediction.
@@ -52,11 +50,11 @@ def measure_curvature(
     if isinstance(view, Head):
         blocks = [STRUCTURES[structure](view.layout)]
         size = rows_within(_COPIES_OF_SCORES * view.bytes_per_row())
-        groups = slices(len(index), size)
     else:
         blocks, by_layer = _choose_blocks(view.network, structure)
+        size = limits.number_that_fits(view.bytes_per_row())
     by_sample = [block for block in blocks if block not in by_layer.values()]
-    for group in groups if by_sample else ():
+    for group in slices(len(index), size) if by_sample else ():
         rows = index[group]
         scores, design = view.scores_and_design(training.rows_at(rows))
         fisher = Fisher(view.likelihood, scores, _weight(training, rows))
@@ -64,9 +62,6 @@ def measure_curvature(
             block.add(design, fisher)
     if isinstance(view, WholeNetwork) and by_layer:
         _add_layers(by_layer, view, training, index, n_columns)
-    if decomposed:
-        for block in blocks:
-            block.finish()
     return Curvature(blocks)
 
 

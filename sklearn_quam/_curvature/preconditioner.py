@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from .._network.free import Free, FreeNetwork
 from .._network.inputs.rows import as_double
-from .._network.limits import Limits, in_units, slices
+from .._network.limits import Limits, in_units
 from .._network.predictions import Prediction, from_arrays, to_arrays
 from .._network.reference import TrainingSet
 from ..exceptions import CurvatureError
@@ -18,7 +18,7 @@ from .layouts import Matrices, Vectors
 from .measure import measure_curvature
 from .prior import Evidence
 from .scores import score_view
-from .structures import Curvature, Kronecker, Structure
+from .structures import Kronecker, Structure
 
 # Samples on which the curvature is measured, and classes that each of them is differentiated for.
 _MAX_ROWS = 20_000
@@ -44,18 +44,8 @@ class HoldsTensors:
             self.__dict__[name] = value
 
 
-class _Inverse(HoldsTensors):
-    """The inverse curvature of some parameters."""
-
-    def in_double(self) -> Self:
-        """Return the same in double precision."""
-        tensors = {name: part for name, part in vars(self).items() if isinstance(part, Tensor)}
-        exact = {name: as_double(part) for name, part in tensors.items()}
-        return replace(self, **exact)  # type: ignore[type-var]
-
-
 @dataclass(frozen=True, eq=False)
-class LayerInverse(_Inverse):
+class LayerInverse(HoldsTensors):
     """The inverse curvature of a layer, as a Kronecker product of two inverse factors."""
 
     layout: Matrices
@@ -76,15 +66,9 @@ class LayerInverse(_Inverse):
         leverage = leverage.repeat_interleave(len(gradients) // len(own), dim=0)
         return leverage * (gradients @ self.outputs.to(own))
 
-    def in_double(self) -> LayerInverse:
-        """Return the same in double precision."""
-        # Symmetric, which conjugate gradients need; single precision has rounded it.
-        inputs, outputs = as_double(self.inputs), as_double(self.outputs)
-        return replace(self, inputs=(inputs + inputs.mT) / 2, outputs=(outputs + outputs.mT) / 2)
-
 
 @dataclass(frozen=True, eq=False)
-class EigenInverse(_Inverse):
+class EigenInverse(HoldsTensors):
     """The inverse of a layer's curvature plus a precision, in the bases of its factors."""
 
     layout: Matrices
@@ -108,7 +92,7 @@ class EigenInverse(_Inverse):
 
 
 @dataclass(frozen=True, eq=False)
-class DiagonalInverse(_Inverse):
+class DiagonalInverse(HoldsTensors):
     """The inverse of the diagonal of the curvature of any parameters."""
 
     layout: Vectors
@@ -133,7 +117,7 @@ class Preconditioner:
 
     def in_double(self) -> Preconditioner:
         """Return the same in double precision."""
-        return replace(self, blocks=tuple(block.in_double() for block in self.blocks))
+        return replace(self, blocks=tuple(map(_in_double, self.blocks)))
 
     def of_layer(self, weight: str) -> LayerInverse | EigenInverse | None:
         """Return the inverse of the layer that has a weight of this name, if there is one."""
@@ -141,6 +125,14 @@ class Preconditioner:
             if not isinstance(block, DiagonalInverse) and block.layout.weight == weight:
                 return block
         return None
+
+
+def _in_double(block: Any) -> Any:
+    tensors = {n: as_double(part) for n, part in vars(block).items() if isinstance(part, Tensor)}
+    if isinstance(block, LayerInverse):
+        # Symmetric, which conjugate gradients need; single precision has rounded it.
+        tensors = {name: (part + part.mT) / 2 for name, part in tensors.items()}
+    return replace(block, **tensors)
 
 
 def make_preconditioner(
@@ -161,32 +153,19 @@ def make_preconditioner(
     """
     view = score_view(network, original[:1])
     index = torch.randperm(len(training), generator=generator)[:_MAX_ROWS].sort().values
-    groups = slices(len(index), limits.number_that_fits(view.bytes_per_row()))
     structure = "diag" if network.free.updates else "kron"
     _refuse_large_factors(network, structure, limits)
-    curvature = measure_curvature(
-        view, training, index, structure, groups, n_columns=_MAX_COLUMNS, decomposed=not factored
-    )
+    curvature = measure_curvature(view, training, index, structure, limits, _MAX_COLUMNS)
+    if not factored:
+        curvature.finish()
     # Each measured sample stands for several.
     share = n_training_rows / len(index)
     like = next(iter(network.free.start.values()))
     if precision is None:
-        precision = _likeliest(curvature, network.free.start, share)
-    return Preconditioner(
-        tuple(_inverse(block, precision, share, like, factored) for block in curvature.blocks),
-        precision,
-    )
-
-
-def _likeliest(curvature: Curvature, start: Free, share: float) -> float:
-    """Return the prior precision of the largest marginal likelihood."""
-    squared_norm = sum(float(value.double().square().sum()) for value in start.values())
-
-    def log_det(precision: float) -> float:
-        return float(curvature.log_det(precision / share))
-
-    # The loss of the given network does not depend on the prior.
-    return Evidence(log_det, squared_norm, 0.0).best()
+        evidence = Evidence(lambda tau: curvature.log_det(tau / share), network.free.start)
+        precision = evidence.best()
+    blocks = [_inverse(block, precision, share, like, factored) for block in curvature.blocks]
+    return Preconditioner(tuple(blocks), precision)
 
 
 def _refuse_large_factors(network: FreeNetwork, structure: str, limits: Limits) -> None:
@@ -210,9 +189,9 @@ def _inverse(
     block: Structure, precision: float, share: float, like: Tensor, factored: bool
 ) -> LayerInverse | EigenInverse | DiagonalInverse:
     if isinstance(block, Kronecker) and not factored:
-        *bases, variances = block.inverse_in_basis(precision / share)
-        tensors = [tensor.to(like) for tensor in (*bases, variances / share)]
-        return EigenInverse(block.layout, *tensors)
+        variances = block.variances(precision / share) / share
+        bases = block.input_basis.to(like), block.output_basis.to(like)
+        return EigenInverse(block.layout, *bases, variances.to(like))
     if isinstance(block, Kronecker):
         inputs, outputs = block.inverse_factors(precision / share)
         return LayerInverse(block.layout, inputs.to(like), (outputs / share).to(like))

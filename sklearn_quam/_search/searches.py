@@ -86,10 +86,14 @@ class FoundModels:
         self.free = {
             name: value.expand(n_searches, *value.shape).clone() for name, value in start.items()
         }
-        self.prediction = searches.original.clone()
+        self.prediction = self._original = searches.original
         self.cost = searches.targets.new_zeros(n_searches, dtype=torch.float64)
         self.divergence = torch.zeros_like(self.cost)
         self.found = torch.zeros_like(self.cost, dtype=torch.bool)
+
+    def is_surpassed(self, number: Tensor, prediction: Any) -> Tensor:
+        """Return where models of searches with these numbers are more divergent."""
+        return self._original[number].kl(prediction) > self.divergence[number]
 
     def take(
         self,
@@ -97,19 +101,17 @@ class FoundModels:
         which: Tensor,
         prediction: Any,
         cost: Tensor,
-        divergence: Tensor,
         free: Callable[[Tensor], Free],
     ) -> None:
         """Replace the models of some of the searches with these numbers."""
         places = which.nonzero()[:, 0]
         if not len(places):
             return
-        kept = number[places]
-        found = free(places)
-        for name in self.free:
-            value = found[name]
-            self.free[name].index_copy_(0, kept, value.detach().to(self.free[name]))
+        kept, found = number[places], free(places)
+        for name, own in self.free.items():
+            own.index_copy_(0, kept, found[name].detach().to(own))
+        divergence = self._original[kept].kl(prediction[places])
         self.prediction = self.prediction.replaced(number, which, prediction)
         self.cost.index_copy_(0, kept, cost[places].to(self.cost))
-        self.divergence.index_copy_(0, kept, divergence[places].to(self.divergence))
+        self.divergence.index_copy_(0, kept, divergence.to(self.divergence))
         self.found[kept] = True

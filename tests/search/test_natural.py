@@ -33,8 +33,6 @@ from sklearn_quam._network.limits import short_passes
 from sklearn_quam._search.natural import arguments
 from sklearn_quam._search.natural.chain import ChainSteps, HeadSteps
 from sklearn_quam._search.natural.general import GeneralSteps
-from sklearn_quam._search.natural.linear import LinearSteps
-from sklearn_quam._search.natural.walk import walk
 from sklearn_quam._search.searches import Searches
 from sklearn_quam.exceptions import CurvatureError
 
@@ -384,11 +382,8 @@ def test_a_step_stays_on_its_device_and_reads_nothing_back(search, kind, paramet
         }
         fake_problem = dataclasses.replace(problem, network=network, **parts)
         fake_steps, fake_searches = as_fake(steps, DEVICE), as_fake(searches, DEVICE)
-        if isinstance(steps, LinearSteps):
+        if isinstance(search, NaturalSearch | LinearSearch):
             found = fake_steps.paths(fake_problem, fake_searches).points[-1]
-            predicted, cost = found.prediction, found.cost
-        elif isinstance(search, NaturalSearch):
-            found = walk(fake_steps, fake_problem, fake_searches).points[-1]
             predicted, cost = found.prediction, found.cost
         else:
             state = fake_steps.init(fake_problem, fake_searches)

@@ -107,14 +107,9 @@ class ChainSteps(NaturalSteps):
         return prediction, problem.score(exact, state.searches), (values, slopes)
 
     @torch.no_grad()
-    def update(
-        self, problem: Problem, state: ChainState, point: Point, step: int, kept: Tensor | None
-    ) -> ChainState:
-        """Take an equal share of the distance to the goal with the searches that are kept."""
+    def update(self, problem: Problem, state: ChainState, point: Point, step: int) -> ChainState:
+        """Take an equal share of the distance to the goal."""
         (values, slopes), score = point.inside, point.score
-        if kept is not None:
-            state, score = _some(state, kept), score[kept]
-            values, slopes = [value[kept] for value in values], [part[kept] for part in slopes]
         layers = problem.network.executor.chain.layers  # type: ignore[attr-defined]
         gradient = output_gradients(problem, state.searches, values[-1])
         gradients = gradients_of_layers(layers, slopes, state.changes, gradient)
@@ -138,6 +133,18 @@ class ChainSteps(NaturalSteps):
         ]
         change = torch.addcmul(state.change, length, right)
         return replace(state, change=change, pulled=pulled, changes=changes, goal=goal)
+
+    def keep(self, state: ChainState, index: Tensor) -> ChainState:
+        """Return the state of some of the searches."""
+        return replace(
+            state,
+            searches=state.searches.at(index),
+            sample=state.sample[index],
+            change=state.change[index],
+            pulled=state.pulled[index],
+            changes=[[(a[index], b[index]) for a, b in pairs] for pairs in state.changes],
+            goal=None if state.goal is None else state.goal[index],
+        )
 
     def free(self, problem: Problem, state: ChainState, index: Tensor) -> Free:
         """Return the free parameters of some of the models."""
@@ -248,19 +255,6 @@ def _of_outputs(executor: Any, given: Any, outputs: Tensor) -> Tensor:
     """Return KL(given || model) of any outputs of the last layer."""
     # The softmax of a chain is taken over the middle axis.
     return given.kl(executor.interpret(outputs.mT))
-
-
-def _some(state: ChainState, index: Tensor) -> ChainState:
-    """Return the state of some of the searches."""
-    return replace(
-        state,
-        searches=state.searches.at(index),
-        sample=state.sample[index],
-        change=state.change[index],
-        pulled=state.pulled[index],
-        changes=[[(a[index], b[index]) for a, b in pairs] for pairs in state.changes],
-        goal=None if state.goal is None else state.goal[index],
-    )
 
 
 def outputs_and_slopes(

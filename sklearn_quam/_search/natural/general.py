@@ -75,14 +75,11 @@ class GeneralSteps(NaturalSteps):
         return self._cost(problem, state, state.free)
 
     def update(
-        self, problem: Problem, state: GeneralState, point: Point, step: int, kept: Tensor | None
+        self, problem: Problem, state: GeneralState, point: Point, step: int
     ) -> GeneralState:
-        """Take an equal share of the distance to the goal with the searches that are kept."""
+        """Take an equal share of the distance to the goal."""
         gradient = gradient_of(point.score, state.free)
         score = point.score.detach()
-        if kept is not None:
-            state, score = _some(state, kept), score[kept]
-            gradient = {name: value[kept] for name, value in gradient.items()}
         with torch.no_grad():
             direction = self.preconditioner(gradient)
             slope = inner_product(gradient, direction)
@@ -136,20 +133,19 @@ class GeneralSteps(NaturalSteps):
         prior = self.precision / 2 * inner_product(change, change)
         return (divergence * state.rows.count[state.sample].to(divergence)).sum(dim=-1) + prior
 
+    def keep(self, state: GeneralState, index: Tensor) -> GeneralState:
+        """Return the state of some of the searches."""
+        return replace(
+            state,
+            free=leaves({name: value[index] for name, value in state.free.items()}),
+            searches=state.searches.at(index),
+            sample=state.sample[index],
+            goal=None if state.goal is None else state.goal[index],
+        )
+
     def free(self, problem: Problem, state: GeneralState, index: Tensor) -> Free:  # noqa: ARG002
         """Return the free parameters of some of the models."""
         return {name: value.detach()[index] for name, value in state.free.items()}
-
-
-def _some(state: GeneralState, index: Tensor) -> GeneralState:
-    """Return the state of some of the searches."""
-    return replace(
-        state,
-        free={name: value.detach()[index] for name, value in state.free.items()},
-        searches=state.searches.at(index),
-        sample=state.sample[index],
-        goal=None if state.goal is None else state.goal[index],
-    )
 
 
 def general_steps(

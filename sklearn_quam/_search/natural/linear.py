@@ -6,6 +6,7 @@ predictions between are known in closed form.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -40,7 +41,13 @@ class LinearSteps:
     rows_at_once = 1
     at_once_on_cpu = 8192
 
-    def paths(self, problem: Problem, searches: Searches, watch: Watch | None = None) -> Paths:
+    def paths(
+        self,
+        problem: Problem,
+        searches: Searches,
+        until: float = math.inf,  # noqa: ARG002
+        watch: Watch | None = None,
+    ) -> Paths:
         """Return the points between the given network and the goals."""
         find = self._through_any if self.inverses is None else self._through_chain
         scores, change, gradient = find(problem, searches)

@@ -46,36 +46,28 @@ class Evaluation(NamedTuple):
 class PenaltySteps:
     """Adam steps; see `PenaltySearch` for the arguments."""
 
-    # (n_steps + 1, batch_size): the training samples of each step, and of the last model
-    batches: Tensor
     learning_rate: float
     learning_rate_decay: float
     penalty: float
     penalty_growth: float
-    every: int  # Steps between two changes of learning rate and penalty
-    # Factors on the learning rate of free tensors, if not one
-    scale: dict[str, float]
+    penalty_every: int
     adam_epsilon: float
     weight_decay: float
     max_change: float | None
+    tol: float
+    slack: float
+    # (n_steps + 1, batch_size): the training samples of each step, and of the last model
+    batches: Tensor
+    # Factors on the learning rate of free tensors, if not one
+    scale: dict[str, float]
     # Mini-batches over which loss increases are averaged: a single one may be lucky
     window: int
-    tolerance: float
-    slack: float  # In nats of the whole training set
     perturbation: float  # Size of a random first displacement, relative to the free parameters
 
     @property
     def n_steps(self) -> int:
         """Number of steps."""
         return len(self.batches) - 1
-
-    def learning_rate_at(self, step: int) -> float:
-        """Return the learning rate of a step."""
-        return self.learning_rate / self.learning_rate_decay ** (step // self.every)
-
-    def penalty_at(self, step: int) -> float:
-        """Return the penalty weight of a step, c in the paper."""
-        return self.penalty * self.penalty_growth ** (step // self.every)
 
     def init(self, problem: Problem, searches: Searches) -> PenaltyState:
         """Return the state of searches that start at, or next to, the given network."""
@@ -116,8 +108,9 @@ class PenaltySteps:
         """Take a step down the objective, each search by itself, in the memory of the state."""
         targets: Any = problem.targets
         searches = state.searches
+        n_changes = step // self.penalty_every
         loss = targets.loss(evaluation.at_query, searches.given, searches.target)
-        objective = loss + self.penalty_at(step) * evaluation.batch_loss
+        objective = loss + self.penalty * self.penalty_growth**n_changes * evaluation.batch_loss
         with NetworkErrors():
             found = torch.autograd.grad(
                 objective.sum(), list(state.free.values()), allow_unused=True
@@ -129,7 +122,7 @@ class PenaltySteps:
             for name, gradient in zip(state.free, found, strict=True)
             if gradient is not None
         }
-        self._move(state, gradients, self.learning_rate_at(step))
+        self._move(state, gradients, self.learning_rate / self.learning_rate_decay**n_changes)
         if self.max_change is not None:
             _bound_change(state.free, problem.network.free.start, gradients, self.max_change)
         return replace(state, last_increases=evaluation.last_increases)

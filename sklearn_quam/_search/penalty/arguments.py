@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
@@ -165,31 +166,23 @@ class PenaltySearch(BaseEstimator):
     ) -> PenaltyEngine:
         """Return the engine of the searches, with mini-batches that a generator draws."""
         n_rows, task = len(problem.training), int(not problem.is_classification)
-        chosen = {
-            name: values[task] if getattr(self, name) == "auto" else getattr(self, name)
-            for name, values in _AUTO.items()
-        }
+        chosen = self.get_params()
+        for name, values in _AUTO.items():
+            chosen[name] = values[task] if chosen[name] == "auto" else chosen[name]
         if chosen["sampling"] == "profile" and not task:
             raise ValueError("sampling='profile' of penalty search is for regressors only.")
+        by_layer = chosen["learning_rate"] == "by_layer"
+        if by_layer:
+            chosen["learning_rate"] = _RATE_OF_ONE_INPUT
         batches = draw_batches(n_rows, self.batch_size, self.n_steps + 1, generator)
         evaluation = torch.randperm(n_rows, generator=generator)[:_MAX_EVALUATION_ROWS]
-        by_layer = chosen["learning_rate"] == "by_layer"
         device = problem.training.target.device
         steps = PenaltySteps(
+            **{f.name: chosen[f.name] for f in fields(PenaltySteps) if f.name in chosen},
             batches=batches.to(device),
-            learning_rate=_RATE_OF_ONE_INPUT if by_layer else float(chosen["learning_rate"]),
-            learning_rate_decay=self.learning_rate_decay,
-            penalty=chosen["penalty"],
-            penalty_growth=chosen["penalty_growth"],
-            every=self.penalty_every,
             scale=_scale_of_layers(problem) if by_layer else {},
-            adam_epsilon=chosen["adam_epsilon"],
-            weight_decay=self.weight_decay,
-            max_change=self.max_change,
             # Until every sample has been seen, or the schedule has changed.
             window=min(self.penalty_every, -(-n_rows // self.batch_size)),
-            tolerance=self.tol,
-            slack=self.slack,
             perturbation=_PERTURBATION if problem.targets.untargeted else 0.0,
         )
         # The cost of a search itself has no prior.

@@ -110,7 +110,7 @@ class PenaltyEngine:
             score = problem.score(met.prediction, met.searches)
             first = (score >= problem.targets.level) & ~rivals.found[met.number]
             nothing = torch.zeros_like(score)
-            rivals.take(met.number, first, met.prediction, nothing, nothing, partial(_at, met.free))
+            rivals.take(met.number, first, met.prediction, nothing, partial(_at, met.free))
         return rivals
 
     def _candidates(self, problem: Problem, searches: Searches) -> Iterator[Candidates]:
@@ -124,10 +124,9 @@ class PenaltyEngine:
     def _keep_better(self, problem: Problem, best: FoundModels, met: Candidates) -> None:
         """Keep feasible models that are more divergent than those before; costs in mean loss."""
         increase = self._increase(problem, met)
-        divergence = met.searches.given.kl(met.prediction)
         better = increase <= self.slack / problem.n_training_rows
-        better &= divergence > best.divergence[met.number]
-        best.take(met.number, better, met.prediction, increase, divergence, partial(_at, met.free))
+        better &= best.is_surpassed(met.number, met.prediction)
+        best.take(met.number, better, met.prediction, increase, partial(_at, met.free))
 
 
 def _at(free: Free, index: Tensor) -> Free:

@@ -47,7 +47,7 @@ def run_searches(problem: Problem, steps: PenaltySteps, searches: Searches) -> I
     number = torch.arange(len(searches), device=searches.targets.device)
     progress = _Progress(problem, steps, searches)
     for step in range(steps.n_steps + 1):
-        is_last, look = step == steps.n_steps, step > 0 and step % steps.every == 0
+        is_last, look = step == steps.n_steps, step > 0 and step % steps.penalty_every == 0
         candidates = None
         if len(number):
             with torch.set_grad_enabled(not is_last):
@@ -77,7 +77,7 @@ class _Progress:
 
     def __init__(self, problem: Problem, steps: PenaltySteps, searches: Searches) -> None:
         self._targets: Any = problem.targets
-        self._slack, self._tolerance = steps.slack / problem.n_training_rows, steps.tolerance
+        self._slack, self._tolerance = steps.slack / problem.n_training_rows, steps.tol
         self._original = self._prediction = searches.original
         self.running = torch.ones_like(searches.target, dtype=torch.bool)
         self.alive = torch.ones_like(self.running)
