@@ -18,7 +18,7 @@ from .layouts import Matrices, Vectors
 from .measure import measure_curvature
 from .prior import Evidence
 from .scores import score_view
-from .structures import Kronecker, Structure
+from .structures import Block, Kronecker
 
 # Samples on which the curvature is measured, and classes that each of them is differentiated for.
 _MAX_ROWS = 20_000
@@ -186,7 +186,7 @@ def _refuse_large_factors(network: FreeNetwork, structure: str, limits: Limits) 
 
 
 def _inverse(
-    block: Structure, precision: float, share: float, like: Tensor, factored: bool
+    block: Block, precision: float, share: float, like: Tensor, factored: bool
 ) -> LayerInverse | EigenInverse | DiagonalInverse:
     if isinstance(block, Kronecker) and not factored:
         variances = block.variances(precision / share) / share

@@ -96,16 +96,12 @@ class Structure(Generic[AnyLayout]):
         vars(structure).update(tensors)
         return structure
 
-    def add(self, design: Design, fisher: Fisher) -> None:
-        """Add training samples."""
-        raise NotImplementedError
-
     def finish(self) -> None:
         """Decompose what was added."""
 
     def rotate(self, values: Free) -> Tensor:
         """Return parameters, which may have axes in front, in the basis of the eigenvalues."""
-        raise NotImplementedError
+        return self.layout.flatten(values)
 
     def log_det(self, precision: float) -> Tensor:
         """Return the log-determinant of (curvature + precision), minus that of the precision."""
@@ -115,10 +111,6 @@ class Structure(Generic[AnyLayout]):
         """Return the covariance of scores under (curvature + precision)^-1."""
         rotated = self.rotate(design.values)
         return (rotated / (self.eigenvalues + precision)) @ rotated.mT
-
-    def spread_of_features(self, features: Tensor, precision: float) -> ScoreSpread:
-        """Return how the scores of a linear last layer spread, given its features."""
-        raise NotImplementedError
 
     def bytes_per_row(self, n_scores: int) -> int:  # noqa: ARG002
         """Return the memory that a spread takes for a sample besides its design."""
@@ -195,10 +187,6 @@ class Diagonal(Structure[Layout]):
             scaled = fisher.root().mT @ self.layout.flatten(design.values)
             squares = (scaled**2).sum(dim=(0, 1))
         self.eigenvalues = self.eigenvalues + squares
-
-    def rotate(self, values: Free) -> Tensor:
-        """Return parameters as vectors."""
-        return self.layout.flatten(values)
 
     def spread_of_features(self, features: Tensor, precision: float) -> ScoreSpread:
         """Return how the scores of a linear last layer spread."""
@@ -300,12 +288,15 @@ class Kronecker(Structure[Matrices]):
         return ScoreSpread(self.output_basis, variances.sqrt())
 
 
+Block = Full | Diagonal | Kronecker
+
+
 class Curvature:
     """A curvature of independent blocks."""
 
-    _stored: ClassVar[dict[str, Any]] = {"blocks": list[Full | Diagonal | Kronecker]}
+    _stored: ClassVar[dict[str, Any]] = {"blocks": list[Block]}
 
-    def __init__(self, blocks: list[Structure]) -> None:
+    def __init__(self, blocks: list[Block]) -> None:
         self.blocks = blocks
 
     def finish(self) -> None:

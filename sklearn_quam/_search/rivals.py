@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._network.free import Free, FreeNetwork
+from .._network.free import Free
 from .._network.inputs.rows import Inputs, as_double
 from .._network.limits import Limits, slices
 from .._network.outputs import NetworkErrors
@@ -75,18 +75,17 @@ def _exact_problem(problem: Problem) -> Problem:
     """Return a problem in double precision, where the device has it."""
     if problem.training.target.device.type == "mps":
         return problem
-    network = problem.network
-    free, executor = network.free, network.executor
-    free = replace(
-        free,
-        start={name: as_double(value) for name, value in free.start.items()},
-        updates={name: (as_double(w), scale) for name, (w, scale) in free.updates.items()},
-    )
+    free, executor = problem.network.free, problem.network.executor
+    start = {name: as_double(value) for name, value in free.start.items()}
+    updates = {name: (as_double(value), scale) for name, (value, scale) in free.updates.items()}
     with NetworkErrors():
         module = copy.deepcopy(executor.module).double()
-    executor = type(executor)(module, executor.likelihood)
-    exact: FreeNetwork = replace(network, free=free, executor=executor)
-    return replace(problem, network=exact, training=problem.training.in_double())
+    network = replace(
+        problem.network,
+        free=replace(free, start=start, updates=updates),
+        executor=type(executor)(module, executor.likelihood),
+    )
+    return replace(problem, network=network, training=problem.training.in_double())
 
 
 def _least(
@@ -98,13 +97,11 @@ def _least(
 ) -> tuple[Tensor, Tensor]:
     """Return costs of the cheapest models for some searches, infinite if none is, and these."""
     problem = _exact_problem(models.problem)
-    network = problem.network
-    start = {name: value[None] for name, value in network.free.start.items()}
+    start = {name: value[None] for name, value in problem.network.free.start.items()}
     given = _on_training(problem, start)[0]
     found = {name: as_double(value[some]) for name, value in first.free.items()}
-    weight = problem.training.weight
-    weight = torch.ones_like(problem.training.losses) if weight is None else weight
-    weight = weight * problem.n_training_rows / len(weight)
+    each = torch.full_like(problem.training.losses, problem.n_training_rows / len(problem.training))
+    weight = problem.training.weighted(each, slice(None))
     index, count = _training_sample(given.kl(_on_training(problem, found)) * weight, effort.n_rows)
     asked = searches.at(some)
     boundary = Boundary(
@@ -123,8 +120,7 @@ def _least(
         free = boundary.free(candidates)
         with torch.no_grad():
             nats = given.kl(_on_training(problem, free)) @ weight + boundary.prior(free)
-            reached = boundary.score(free) > -NEAR_ANSWER
-        better = reached & (nats < least)
+            better = (boundary.score(free) > -NEAR_ANSWER) & (nats < least)
         best = torch.where(better[:, None], candidates, best)
         least = torch.where(better, nats, least)
     return least, best

@@ -289,10 +289,10 @@ def _sensitivity(problem: Problem) -> Tensor | None:
     For classes it is the Gini impurity of the prediction: a small change of the logits of a
     confident prediction costs next to nothing. A large one does cost, so that none counts as free.
     """
-    weight, given = problem.training.weight, problem.original_on_training
+    given = problem.original_on_training
     if not isinstance(given, Categorical):
-        return weight
+        return problem.training.weight
     found = given.log_proba.new_empty(len(given.log_proba))
     for rows in slices(len(found), _ROWS_AT_ONCE):
         found[rows] = 1 - given.log_proba[rows].exp().square().sum(dim=-1) + _LEAST_UNSURE
-    return found if weight is None else found * weight
+    return problem.training.weighted(found, slice(None))

@@ -63,15 +63,13 @@ class NaturalEngine:
         score = partial(problem.score, searches=searches)
         models, log_weights = weighted(paths, score, self.temperature)
         searches.hand_over(posterior, models, log_weights)
-        targets = problem.targets
-        return outcome(paths, targets.level, targets.continues)
+        return outcome(paths, problem.targets)
 
     def outcome(self, problem: Problem, searches: Searches) -> Outcome:
         """Return costs of the answers of searches."""
         if self.gaussian is not None:
             return self.gaussian.outcome(problem, searches)
-        targets = problem.targets
-        return outcome(self.steps.paths(problem, searches), targets.level, targets.continues)
+        return outcome(self.steps.paths(problem, searches), problem.targets)
 
     def bounds(self, problem: Problem, searches: Searches, slack: float) -> tuple[Tensor, Tensor]:
         """Return bounds of probabilities over the models that cost no more than a slack."""

@@ -228,12 +228,10 @@ def _inverse_moment(features: Tensor) -> Tensor:
     return damped_inverse(moment, _DAMPING_OF_FEATURES * float(size)).to(features.dtype)
 
 
-def gradient_of(values: Tensor, free: Free, retain_graph: bool = False) -> Free:
+def gradient_of(values: Tensor, free: Free) -> Free:
     """Return derivatives of a value of each model by its own parameters."""
     with NetworkErrors():
-        parts = torch.autograd.grad(
-            values.sum(), list(free.values()), retain_graph=retain_graph, materialize_grads=True
-        )
+        parts = torch.autograd.grad(values.sum(), list(free.values()), materialize_grads=True)
     return {name: part.detach() for name, part in zip(free, parts, strict=True)}
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..._network.limits import accumulation_dtype
 from ..searches import Outcome
+from ..targets import Targets
 
 inf = torch.inf
 # Places between the given network and the first model, in shares of the distance.
@@ -106,13 +107,13 @@ def _with_first_part(
     return predictions, costs, scores
 
 
-def outcome(paths: Paths, level: float, continues: bool) -> Outcome:
+def outcome(paths: Paths, targets: Targets) -> Outcome:
     """Return costs of the answers that searches go to, by their paths.
 
     The cost is taken to rise with the square of the distance. It is interpolated where a path
     passes the answer.
     """
-    score, cost = paths.score, paths.cost
+    score, cost, level = paths.score, paths.cost, targets.level
     fine = torch.isfinite(cost)
     root = cost.clamp(min=0).sqrt()
     before, now = score[:-1], score[1:]
@@ -126,7 +127,7 @@ def outcome(paths: Paths, level: float, continues: bool) -> Outcome:
     distance, whole = score[last, every] - score[0], level - score[0]
     beyond = torch.where(distance > 0, cost[last, every] * (whole / distance) ** 2, inf)
     ended = (last < len(score) - 1) & ~paths.diverged
-    beyond = torch.where(ended | continues, beyond, inf)
+    beyond = torch.where(ended | targets.continues, beyond, inf)
     if len(score) > 1:
         least, place = reached.min(dim=0)
     else:

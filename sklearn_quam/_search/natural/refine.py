@@ -23,7 +23,7 @@ from ..._network.outputs import NetworkErrors
 from ..._network.predictions import Categorical, Prediction
 from ..problem import Problem
 from ..searches import Searches
-from .general import gradient_of, inner_product, leaves, predict_at_query
+from .general import inner_product, predict_at_query
 
 _TINY = 1e-30
 # Equal shares of the distance to the answer; Gauss-Newton and L-BFGS steps there.
@@ -129,10 +129,6 @@ class Boundary:
             return vectors
         return self.layout.flatten(self.inverse(self.free(vectors)))
 
-    def gradient(self, values: Tensor, free: Free, **options: Any) -> Tensor:
-        """Return the gradient of a value of each model by its parameters."""
-        return self.layout.flatten(gradient_of(values, free, **options))
-
     def score(self, free: Free) -> Tensor:
         """Return how far beyond the answer models are."""
         at_query = predict_at_query(self.problem.network, free, self.searches.query)
@@ -140,9 +136,9 @@ class Boundary:
 
     def slope(self, models: Tensor) -> tuple[Tensor, Tensor]:
         """Return how far beyond the answer models are, and the gradient of it."""
-        free = leaves(self.free(models))
-        score = self.score(free)
-        return score.detach(), self.gradient(score, free)
+        models = _leaf(models)
+        score = self.score(self.free(models))
+        return score.detach(), _gradient(score, models)
 
     def cost(self, prediction: Any, free: Free) -> Tensor:
         """Return costs of models, given their predictions for the training samples."""
@@ -201,26 +197,28 @@ def _newton_step(
     boundary: Boundary, models: Tensor, level: Tensor | float, damping: Tensor, n_products: int
 ) -> Tensor:
     """Return the step to the cheapest models of a level, by a quadratic model of the cost."""
-    free = leaves(boundary.free(models))
+    models = _leaf(models)
+    free = boundary.free(models)
     prediction = boundary.problem.predict_each(free, boundary.index)
-    parts, values = prediction.parts, list(free.values())
+    parts = prediction.parts
     # Gradients are linear in what goes in at the outputs: their derivative by it leads forward.
     seeds = [torch.zeros_like(part, requires_grad=True) for part in parts]
     options: Any = {"retain_graph": True, "materialize_grads": True}
     with NetworkErrors():
-        backward = torch.autograd.grad(_inner(parts, seeds), values, create_graph=True, **options)
+        (backward,) = torch.autograd.grad(
+            _inner(parts, seeds), models, create_graph=True, **options
+        )
         cost = boundary.cost(prediction, free)
-    gradient = boundary.gradient(cost, free, retain_graph=True)
+    gradient = _gradient(cost, models, retain_graph=True)
     score, normal = boundary.slope(models)
     scales = [scale * boundary.count[..., None] for scale in _information(prediction)]
     diagonal = (boundary.precision + damping)[:, None]
 
     def product(vectors: Tensor) -> Tensor:
         with NetworkErrors():
-            along = _inner(backward, list(boundary.free(vectors).values()))
-            forward = torch.autograd.grad(along, seeds, **options)
-            outer = [scale * part for scale, part in zip(scales, forward, strict=True)]
-        found = boundary.gradient(_inner(parts, outer), free, retain_graph=True)
+            forward = torch.autograd.grad((backward * vectors).sum(), seeds, **options)
+        outer = [scale * part for scale, part in zip(scales, forward, strict=True)]
+        found = _gradient(_inner(parts, outer), models, retain_graph=True)
         return found + diagonal * vectors
 
     steep = boundary.solve(normal)
@@ -299,9 +297,10 @@ def _quasi_newton(boundary: Boundary, models: Tensor, costs: Tensor, effort: Eff
     for _ in range(effort.of(_N_QUASI_STEPS)):
         if not ending.running.any():
             break
-        free = leaves(boundary.free(models))
+        leaf = _leaf(models)
+        free = boundary.free(leaf)
         predicted = boundary.problem.predict_each(free, boundary.index)
-        gradient = boundary.gradient(boundary.cost(predicted, free), free)
+        gradient = _gradient(boundary.cost(predicted, free), leaf)
         normal = boundary.slope(models)[1]
         steep = boundary.solve(normal)
         slope = _dot(normal, steep).clamp(min=_TINY)
@@ -370,6 +369,18 @@ def _information(prediction: Any) -> list[Tensor]:
         return [prediction.log_proba.detach().exp()]
     variance = prediction.variance.detach()
     return [1 / variance, 0.5 / variance**2]
+
+
+def _leaf(models: Tensor) -> Tensor:
+    return models.detach().requires_grad_()
+
+
+def _gradient(values: Tensor, models: Tensor, retain_graph: bool = False) -> Tensor:
+    """Return the gradient of a value of each model by its parameters."""
+    with NetworkErrors():
+        return torch.autograd.grad(
+            values.sum(), models, retain_graph=retain_graph, materialize_grads=True
+        )[0]
 
 
 def _inner(first: Sequence[Tensor], second: Sequence[Tensor]) -> Tensor:

@@ -64,10 +64,8 @@ class NaturalSteps:
         """Return the training samples that changes for samples with these features move most."""
         index, count = self.influence.rows_for(features, self.n_rows, drawn=drawn)
         training = problem.training
-        if training.weight is not None:
-            count = count * training.weight[index]
         # Those at hand may be a sample of all.
-        count = count * (problem.n_training_rows / len(training))
+        count = training.weighted(count, index) * (problem.n_training_rows / len(training))
         return TrainingSample(index, count, problem.original_on_training[index])
 
     def paths(
