@@ -117,10 +117,10 @@ def _least(
     best, least = boundary.start(), torch.full_like(own[:, 0], torch.inf)
     # Judged on all training samples.
     for candidates in cheapest_models(boundary, own, first.found[some], effort):
-        free = boundary.free(candidates)
         with torch.no_grad():
-            nats = given.kl(_on_training(problem, free)) @ weight + boundary.prior(free)
-            better = (boundary.score(free) > -NEAR_ANSWER) & (nats < least)
+            divergence = given.kl(_on_training(problem, boundary.free(candidates)))
+            nats = divergence @ weight + boundary.prior(candidates)
+            better = (boundary.score(candidates) > -NEAR_ANSWER) & (nats < least)
         best = torch.where(better[:, None], candidates, best)
         least = torch.where(better, nats, least)
     return least, best

@@ -23,7 +23,7 @@ from ..._network.outputs import NetworkErrors
 from ..._network.predictions import Categorical, Prediction
 from ..problem import Problem
 from ..searches import Searches
-from .general import inner_product, predict_at_query
+from .general import predict_at_query
 
 _TINY = 1e-30
 # Equal shares of the distance to the answer; Gauss-Newton and L-BFGS steps there.
@@ -129,33 +129,33 @@ class Boundary:
             return vectors
         return self.layout.flatten(self.inverse(self.free(vectors)))
 
-    def score(self, free: Free) -> Tensor:
+    def score(self, models: Tensor) -> Tensor:
         """Return how far beyond the answer models are."""
-        at_query = predict_at_query(self.problem.network, free, self.searches.query)
+        at_query = predict_at_query(self.problem.network, self.free(models), self.searches.query)
         return self.problem.score(at_query, self.searches) - self.problem.targets.level
 
     def slope(self, models: Tensor) -> tuple[Tensor, Tensor]:
         """Return how far beyond the answer models are, and the gradient of it."""
         models = _leaf(models)
-        score = self.score(self.free(models))
+        score = self.score(models)
         return score.detach(), _gradient(score, models)
 
-    def cost(self, prediction: Any, free: Free) -> Tensor:
-        """Return costs of models, given their predictions for the training samples."""
-        return (self.given.kl(prediction) * self.count).sum(dim=1) + self.prior(free)
+    def predict(self, models: Tensor) -> Any:
+        """Return predictions of models for the training samples."""
+        return self.problem.predict_each(self.free(models), self.index)
 
-    def prior(self, free: Free) -> Tensor:
+    def cost(self, models: Tensor, prediction: Any) -> Tensor:
+        """Return costs of models, given their predictions for the training samples."""
+        return (self.given.kl(prediction) * self.count).sum(dim=1) + self.prior(models)
+
+    def prior(self, models: Tensor) -> Tensor:
         """Return costs of models in the prior around the given network."""
-        start = self.problem.network.free.start
-        change = {name: value - start[name] for name, value in free.items()}
-        return self.precision / 2 * inner_product(change, change)
+        return self.precision / 2 * (models - self.start()).square().sum(dim=1)
 
     @torch.no_grad()
     def costs(self, models: Tensor) -> Tensor:
         """Return costs of models; infinite where that is not a number."""
-        free = self.free(models)
-        cost = self.cost(self.problem.predict_each(free, self.index), free)
-        return torch.nan_to_num(cost, torch.inf, torch.inf)
+        return torch.nan_to_num(self.cost(models, self.predict(models)), torch.inf, torch.inf)
 
     def back(
         self, models: Tensor, level: Tensor | float = 0.0, natural: bool = True
@@ -198,8 +198,7 @@ def _newton_step(
 ) -> Tensor:
     """Return the step to the cheapest models of a level, by a quadratic model of the cost."""
     models = _leaf(models)
-    free = boundary.free(models)
-    prediction = boundary.problem.predict_each(free, boundary.index)
+    prediction = boundary.predict(models)
     parts = prediction.parts
     # Gradients are linear in what goes in at the outputs: their derivative by it leads forward.
     seeds = [torch.zeros_like(part, requires_grad=True) for part in parts]
@@ -208,8 +207,7 @@ def _newton_step(
         (backward,) = torch.autograd.grad(
             _inner(parts, seeds), models, create_graph=True, **options
         )
-        cost = boundary.cost(prediction, free)
-    gradient = _gradient(cost, models, retain_graph=True)
+    gradient = _gradient(boundary.cost(models, prediction), models, retain_graph=True)
     score, normal = boundary.slope(models)
     scales = [scale * boundary.count[..., None] for scale in _information(prediction)]
     diagonal = (boundary.precision + damping)[:, None]
@@ -269,7 +267,7 @@ def _newton(
     """Make models cheaper by Gauss-Newton steps, or lead them to the answer in stages."""
     n_products, n_steps = effort.of(_N_PRODUCTS, 4), effort.of(_N_STEPS)
     with torch.no_grad():
-        score = boundary.score(boundary.free(models))
+        score = boundary.score(models)
     damping, level = torch.full_like(costs, _DAMPING), torch.zeros_like(score)
     ending = _Ending(torch.zeros_like(costs) if in_stages else costs)
     for number in range(_N_STAGES if in_stages else n_steps):
@@ -298,9 +296,7 @@ def _quasi_newton(boundary: Boundary, models: Tensor, costs: Tensor, effort: Eff
         if not ending.running.any():
             break
         leaf = _leaf(models)
-        free = boundary.free(leaf)
-        predicted = boundary.problem.predict_each(free, boundary.index)
-        gradient = _gradient(boundary.cost(predicted, free), leaf)
+        gradient = _gradient(boundary.cost(leaf, boundary.predict(leaf)), leaf)
         normal = boundary.slope(models)[1]
         steep = boundary.solve(normal)
         slope = _dot(normal, steep).clamp(min=_TINY)
