@@ -13,6 +13,7 @@ ROOT = Path(sklearn_quam.__file__).parent
 # In the order in which data walks; a room imports from those before it only. What is not a room
 # of its own comes after all of them.
 ROOMS = [
+    "_arguments",
     "_documented",
     "_messages",
     "exceptions",

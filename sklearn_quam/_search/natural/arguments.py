@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
+from ..._arguments import allowed, arguments, integer, real
 from ..._curvature.influence import make_influence
 from ..._curvature.preconditioner import LayerInverse, Preconditioner, make_preconditioner
 from ..._network.executors import ChainExecutor
@@ -36,12 +37,20 @@ _ROWS_AT_ONCE = 4096
 _LARGE_LOG_ODDS = 100.0
 # Of classifiers and of regressors: the best one to rank samples, and that of the posterior.
 _TEMPERATURES = (20.0, 1.0)
+_AUTO = StrOptions({"auto"})
 # Largest cost of a model that explains the training data, in nats.
 SLACK = 10.0
 
 
+@arguments
 class _CurvatureSearch(BaseEstimator):
     """Searches that follow the inverse curvature of the training loss."""
+
+    goal: float = real(default=32.0)
+    prior_precision: float | str = allowed(
+        Interval(Real, 0, None, closed="neither"), _AUTO, default="auto"
+    )
+    targets: Any = allowed(*TARGETS, default="auto")
 
     def _engine(
         self,
@@ -51,15 +60,14 @@ class _CurvatureSearch(BaseEstimator):
         limits: Limits,
     ) -> NaturalEngine:
         """Return the engine of the searches."""
-        search: Any = self
-        is_auto, gaussian = search.prior_precision == "auto", None
+        is_auto, gaussian = self.prior_precision == "auto", None
         try:
             inverse = make_preconditioner(
                 problem.network,
                 problem.training,
                 problem.original_on_training,
                 limits,
-                precision=problem.default_precision() if is_auto else float(search.prior_precision),
+                precision=problem.default_precision() if is_auto else float(self.prior_precision),
                 # Intervals of values are to have the width that the prior gives them.
                 factored=problem.is_classification,
                 n_training_rows=problem.n_training_rows,
@@ -68,12 +76,12 @@ class _CurvatureSearch(BaseEstimator):
             inverses = _inverses_of_chain(problem, inverse)
             head = _head(problem, inverses)
             steps: Any
-            if isinstance(search, NaturalSearch) and (
+            if isinstance(self, NaturalSearch) and (
                 head is None or len(head.outputs) <= MANY_CLASSES
             ):
-                steps = _steps(search, problem, inverse, inverses, generator)
+                steps = _steps(self, problem, inverse, inverses, generator)
             else:
-                steps = LinearSteps(search.goal, inverse, inverses)
+                steps = LinearSteps(self.goal, inverse, inverses)
                 gaussian = None if head is None else gaussian_head(head, generator)
         except NetworkError as error:
             raise CurvatureError(str(error.__cause__ or error)) from error
@@ -83,6 +91,7 @@ class _CurvatureSearch(BaseEstimator):
         return NaturalEngine(steps, temperature, SLACK, inverse, gaussian)
 
 
+@arguments
 class NaturalSearch(_CurvatureSearch):
     """Adversarial model search by natural gradients: the default of QUAM.
 
@@ -98,11 +107,6 @@ class NaturalSearch(_CurvatureSearch):
 
     Parameters
     ----------
-    n_steps : int, default=5
-        Steps of each search. A search ends early when its model weighs less than exp(-12).
-    n_corrections : int or "auto", default="auto"
-        Steps after each of these that make the model cheaper without a change of its target's
-        score. "auto" is 0 for classifiers, and 8 for regressors that are no linear models.
     goal : float, default=32.0
         Log-odds of the class that a search goes to. Regressors go to five standard deviations that
         the mean has in a linear model, whatever this says.
@@ -110,15 +114,20 @@ class NaturalSearch(_CurvatureSearch):
         Precision of a Gaussian prior around the given network. "auto" is 0.0003 * n_classes ** 1.5
         times the number of searched parameters for each training sample (at most 10); for
         regressors it is the precision of the largest marginal likelihood.
+    targets : "auto", "all" or int, default="auto"
+        A search for each class, or for the N most probable ones. "auto" is all classes if there are
+        at most 20, else the most probable one and its ten likeliest rivals. Regressors have two
+        searches for each output, up and down.
+    n_steps : int, default=5
+        Steps of each search. A search ends early when its model weighs less than exp(-12).
+    n_corrections : int or "auto", default="auto"
+        Steps after each of these that make the model cheaper without a change of its target's
+        score. "auto" is 0 for classifiers, and 8 for regressors that are no linear models.
     n_rows : int or "auto", default="auto"
         Training samples on which the cost of a model is measured: three quarters are the most
         influential ones, the rest is drawn from all others. "auto" is 64 where linear layers at
         the end of a network are searched, 16 where it is a single one (its cost is known to second
         order for all training samples), and 128 elsewhere.
-    targets : "auto", "all" or int, default="auto"
-        A search for each class, or for the N most probable ones. "auto" is all classes if there are
-        at most 20, else the most probable one and its ten likeliest rivals. Regressors have two
-        searches for each output, up and down.
 
     See Also
     --------
@@ -133,31 +142,11 @@ class NaturalSearch(_CurvatureSearch):
     NaturalSearch(n_rows=64, n_steps=10)
     """
 
-    _parameter_constraints: ClassVar[dict] = {
-        "n_steps": [Interval(Integral, 1, None, closed="left")],
-        "n_corrections": [Interval(Integral, 0, None, closed="left"), StrOptions({"auto"})],
-        "goal": [Interval(Real, 0, None, closed="neither")],
-        "prior_precision": [Interval(Real, 0, None, closed="neither"), StrOptions({"auto"})],
-        "n_rows": [Interval(Integral, 1, None, closed="left"), StrOptions({"auto"})],
-        "targets": TARGETS,
-    }
-
-    def __init__(
-        self,
-        *,
-        n_steps: int = 5,
-        n_corrections: int | str = "auto",
-        goal: float = 32.0,
-        prior_precision: float | str = "auto",
-        n_rows: int | str = "auto",
-        targets: Any = "auto",
-    ) -> None:
-        self.n_steps = n_steps
-        self.n_corrections = n_corrections
-        self.goal = goal
-        self.prior_precision = prior_precision
-        self.n_rows = n_rows
-        self.targets = targets
+    n_steps: int = integer(default=5)
+    n_corrections: int | str = allowed(
+        Interval(Integral, 0, None, closed="left"), _AUTO, default="auto"
+    )
+    n_rows: int | str = allowed(Interval(Integral, 1, None, closed="left"), _AUTO, default="auto")
 
     def _needs_double(self, on_training: Any) -> bool:
         """Return whether rounding would show: by corrections, or of large log-odds."""
@@ -168,6 +157,7 @@ class NaturalSearch(_CurvatureSearch):
         return bool((on_training.log_proba < -_LARGE_LOG_ODDS).any())
 
 
+@arguments
 class LinearSearch(_CurvatureSearch):
     """Adversarial models in closed form: the network taken as linear in its parameters.
 
@@ -195,22 +185,6 @@ class LinearSearch(_CurvatureSearch):
     >>> QUAMClassifier(search=LinearSearch(prior_precision=0.1)).search
     LinearSearch(prior_precision=0.1)
     """
-
-    _parameter_constraints: ClassVar[dict] = {
-        name: NaturalSearch._parameter_constraints[name]
-        for name in ("goal", "prior_precision", "targets")
-    }
-
-    def __init__(
-        self,
-        *,
-        goal: float = 32.0,
-        prior_precision: float | str = "auto",
-        targets: Any = "auto",
-    ) -> None:
-        self.goal = goal
-        self.prior_precision = prior_precision
-        self.targets = targets
 
 
 def _inverses_of_chain(problem: Problem, inverse: Preconditioner) -> list[Any] | None:
