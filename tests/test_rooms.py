@@ -49,7 +49,7 @@ INSIDE = {
     + ["found"],
     "_search/natural": ["paths", "walk", "chain", "gaussian", "general", "refine"]
     + ["linear", "engine", "arguments"],
-    "_search/penalty": ["adam", "loop", "costs", "samplers", "engine", "arguments"],
+    "_search/penalty": ["adam", "loop", "samplers", "engine", "arguments"],
     "_posterior": ["measures", "tables", "results", "estimate", "accumulate", "training_range"]
     + ["fitted", "workers", "checkpoint", "progress", "answering"],
 }

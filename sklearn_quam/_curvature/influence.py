@@ -50,19 +50,15 @@ class Influence(HoldsTensors):
             n_queries = len(features[0])
             return self.index.expand(n_queries, -1), self.count.expand(n_queries, -1)
         n_drawn = int(_SHARE * n_rows) if drawn else 0
-        # Numbers for every training sample are large: only for so many samples at once.
-        some = rows_within(total * self._bytes_of_a_pair())
+        # Numbers for every training sample are large, only for some samples at once: a kernel, its
+        # share and the sum of shares; or strengths, their sums in the widest type, and a copy in
+        # that type on the way to these.
+        widest = accumulation_dtype(self.index.device).itemsize
+        some = rows_within(total * (3 * self.features[0].element_size() + 2 * widest))
         groups = zip(*(part.split(some) for part in features), strict=True)
         found = [self._rows_for(list(group), n_rows, n_drawn) for group in groups]
         index, count = (torch.cat(parts) for parts in zip(*found, strict=True))
         return index, count
-
-    def _bytes_of_a_pair(self) -> int:
-        """Return the memory of a sample for each training sample."""
-        # A kernel, its share and the sum of shares; or strengths, their sums in the widest type,
-        # and a copy in that type on the way to these.
-        own = self.features[0]
-        return 3 * own.element_size() + 2 * accumulation_dtype(own.device).itemsize
 
     def _rows_for(self, features: list[Tensor], n_rows: int, n_drawn: int) -> tuple[Tensor, Tensor]:
         """Return training samples, some of them drawn, for a few samples together."""

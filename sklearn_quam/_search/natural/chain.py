@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -169,11 +168,16 @@ class ChainSteps(NaturalSteps):
         size = _searches_in_cache(state.kernel, widest)
         found = state.kernel.new_empty(len(state.sample))
         factors = [_stacked(pairs, state.kernel) for pairs in state.changes]
-        divergence = _of_logits if returns_logits(executor) else partial(_of_outputs, executor)
+        has_logits = returns_logits(executor)
         for some in slices(len(found), size):
             outputs = _values_of_rows(executor.chain, state, factors, some)
             sample = state.sample[some]
-            nats = divergence(state.rows.given[sample], outputs)
+            given: Any = state.rows.given[sample]
+            if has_logits:
+                nats = _kl_of_logits(given.log_proba, outputs)
+            else:
+                # The softmax of a chain is taken over the middle axis.
+                nats = given.kl(executor.interpret(outputs.mT))
             found[some] = (nats * state.rows.count[sample].to(nats)).sum(dim=-1)
         return found.to(state.change) + self._prior(state)
 
@@ -243,18 +247,12 @@ def _searches_in_cache(kernel: Tensor, n_numbers: int) -> int:
     return max(1, _CACHE_BYTES // (n_numbers * kernel.shape[1] * kernel.element_size()))
 
 
-def _of_logits(given: Any, logits: Tensor) -> Tensor:
-    """Return KL(given || model) of logits of the model, without their probabilities."""
-    proba = given.log_proba.exp()
+def _kl_of_logits(given: Tensor, logits: Tensor) -> Tensor:
+    """Return KL(given || model), given log-probabilities, without those of the model."""
+    proba = given.exp()
     # Of log-probabilities, minus infinity is that of a class without any.
-    change = torch.where(proba > 0, given.log_proba, 0.0).sub_(logits).mul_(proba).sum(dim=-1)
+    change = torch.where(proba > 0, given, 0.0).sub_(logits).mul_(proba).sum(dim=-1)
     return (change + logits.logsumexp(dim=-1)).clamp(min=0)
-
-
-def _of_outputs(executor: Any, given: Any, outputs: Tensor) -> Tensor:
-    """Return KL(given || model) of any outputs of the last layer."""
-    # The softmax of a chain is taken over the middle axis.
-    return given.kl(executor.interpret(outputs.mT))
 
 
 def outputs_and_slopes(

@@ -14,9 +14,8 @@ from ..._network.free import Free
 from ..problem import Problem
 from ..searches import Accumulator, FoundModels, Outcome, Searches
 from .adam import PenaltySteps
-from .costs import AnswerCosts
 from .loop import Candidates, run_searches
-from .samplers import Profile, Trajectory, Weighing, count_around_best, count_best
+from .samplers import AnswerCosts, Profile, Trajectory, Weighing, count_around_best, count_best
 
 
 @dataclass(frozen=True, eq=False)
