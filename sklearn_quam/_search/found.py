@@ -13,7 +13,7 @@ from .._network.inputs.rows import Inputs
 from .._network.limits import Limits, slices
 from .._network.predictions import Prediction
 from .models import AdversarialModels
-from .searches import FoundModels
+from .searches import FoundModels, models_at
 
 # Training samples of one pass over all of them.
 _ROWS_AT_ONCE = 512
@@ -70,7 +70,7 @@ def costs_of_rivals(
         for number, target in enumerate(searches.target.tolist()):
             if not rivals.found[number] or own[number]:
                 continue
-            free = {name: value[number : number + 1] for name, value in rivals.free.items()}
+            free = models_at(rivals.free, slice(number, number + 1))
             parts = [
                 problem.network.losses(free, problem.training, rows)[0]
                 - problem.training.weighted(problem.training.losses[rows], rows)

@@ -77,6 +77,11 @@ class Outcome:
     diverged: Tensor  # (n_searches,): which searches have left the range of numbers
 
 
+def models_at(free: Free, index: Tensor | slice) -> Free:
+    """Return the free parameters of some models, given those of all."""
+    return {name: value.detach()[index] for name, value in free.items()}
+
+
 class FoundModels:
     """One model of each search: the given network's until another one is found."""
 

@@ -17,7 +17,7 @@ from ..._network.limits import accumulation_dtype, rows_within, slices
 from ..._network.outputs import NetworkErrors
 from ..._network.reference import Rows
 from ..problem import Problem
-from ..searches import Searches
+from ..searches import Searches, models_at
 from .paths import Point
 from .walk import NaturalSteps, TrainingSample, goals, length_of_step
 
@@ -137,7 +137,7 @@ class GeneralSteps(NaturalSteps):
         """Return the state of some of the searches."""
         return replace(
             state,
-            free=leaves({name: value[index] for name, value in state.free.items()}),
+            free=leaves(models_at(state.free, index)),
             searches=state.searches.at(index),
             sample=state.sample[index],
             goal=None if state.goal is None else state.goal[index],
@@ -145,7 +145,7 @@ class GeneralSteps(NaturalSteps):
 
     def free(self, problem: Problem, state: GeneralState, index: Tensor) -> Free:  # noqa: ARG002
         """Return the free parameters of some of the models."""
-        return {name: value.detach()[index] for name, value in state.free.items()}
+        return models_at(state.free, index)
 
 
 def general_steps(

@@ -12,7 +12,7 @@ from torch.optim.adam import adam
 from ..._network.free import Free
 from ..._network.outputs import NetworkErrors
 from ..problem import Problem
-from ..searches import Searches
+from ..searches import Searches, models_at
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,9 +156,9 @@ class PenaltySteps:
     def keep(self, state: PenaltyState, index: Tensor) -> PenaltyState:
         """Return the state of some of the searches."""
         return PenaltyState(
-            {name: value[index].clone().requires_grad_() for name, value in state.free.items()},
-            {name: value[index] for name, value in state.first.items()},
-            {name: value[index] for name, value in state.second.items()},
+            {name: value.requires_grad_() for name, value in models_at(state.free, index).items()},
+            models_at(state.first, index),
+            models_at(state.second, index),
             {name: value.clone() for name, value in state.count.items()},
             state.searches.at(index),
             state.last_increases[:, index],

@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._network.free import Free
 from ..problem import Problem
-from ..searches import Accumulator, FoundModels, Outcome, Searches
+from ..searches import Accumulator, FoundModels, Outcome, Searches, models_at
 from .adam import PenaltySteps
 from .loop import Candidates, run_searches
 from .samplers import AnswerCosts, Profile, Trajectory, Weighing, count_around_best, count_best
@@ -109,7 +108,7 @@ class PenaltyEngine:
             score = problem.score(met.prediction, met.searches)
             first = (score >= problem.targets.level) & ~rivals.found[met.number]
             nothing = torch.zeros_like(score)
-            rivals.take(met.number, first, met.prediction, nothing, partial(_at, met.free))
+            rivals.take(met.number, first, met.prediction, nothing, partial(models_at, met.free))
         return rivals
 
     def _candidates(self, problem: Problem, searches: Searches) -> Iterator[Candidates]:
@@ -125,8 +124,4 @@ class PenaltyEngine:
         increase = self._increase(problem, met)
         better = increase <= self.slack / problem.n_training_rows
         better &= best.is_surpassed(met.number, met.prediction)
-        best.take(met.number, better, met.prediction, increase, partial(_at, met.free))
-
-
-def _at(free: Free, index: Tensor) -> Free:
-    return {name: value[index] for name, value in free.items()}
+        best.take(met.number, better, met.prediction, increase, partial(models_at, met.free))

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..._network.free import Free
 from ..._network.predictions import replace_rows
 from ..problem import Problem
-from ..searches import Searches
+from ..searches import Searches, models_at
 from .adam import Evaluation, PenaltySteps
 
 # Fewer running searches than this share of those in memory are moved together.
@@ -59,9 +59,8 @@ def run_searches(problem: Problem, steps: PenaltySteps, searches: Searches) -> I
                 places = (was_running & progress.alive[number]).nonzero()[:, 0]
                 # All may have diverged since the last look; no executor runs without a model.
                 if len(places):
-                    free = {name: value.detach()[places] for name, value in state.free.items()}
                     at_query = evaluation.at_query[places].map(torch.detach)
-                    some = state.searches.at(places)
+                    some, free = state.searches.at(places), models_at(state.free, places)
                     candidates = Candidates(number[places], some, at_query, free)
         yield progress.visit(step, candidates)
         if not is_last and len(number):
