@@ -42,22 +42,22 @@ def measure_curvature(
     """
     index = index.to(training.target.device)
     blocks: list[Block]
-    by_layer: dict[str, Kronecker] = {}
     if isinstance(view, Head):
-        blocks = [STRUCTURES[structure](view.layout)]
+        blocks = by_sample = [STRUCTURES[structure](view.layout)]
         size = rows_within(_COPIES_OF_SCORES * view.bytes_per_row())
     else:
-        blocks, by_layer = _choose_blocks(view.network, structure)
+        blocks = _choose_blocks(view.network, structure)
         size = limits.number_that_fits(view.bytes_per_row())
-    by_sample = [block for block in blocks if block not in by_layer.values()]
+        by_sample = [block for block in blocks if not isinstance(block, Kronecker)]
+        by_layer = {block.layout.layer: block for block in blocks if isinstance(block, Kronecker)}
+        if by_layer:
+            _add_layers(by_layer, view, training, index, n_columns)
     for group in slices(len(index), size) if by_sample else ():
         rows = index[group]
         scores, design = view.scores_and_design(training.rows_at(rows))
         fisher = Fisher(view.likelihood, scores, _weight(training, rows))
         for block in by_sample:
             block.add(design, fisher)
-    if isinstance(view, WholeNetwork) and by_layer:
-        _add_layers(by_layer, view, training, index, n_columns)
     return Curvature(blocks)
 
 
@@ -130,16 +130,14 @@ def _rows_at_once(recorder: Recorder, scores: Tensor, root: Tensor) -> int:
     return min(_ROWS_AT_ONCE, rows_within(20 * n_numbers // len(scores)))
 
 
-def _choose_blocks(
-    network: FreeNetwork, structure: str
-) -> tuple[list[Block], dict[str, Kronecker]]:
-    """Return the blocks of the curvature, and the blocks of layers."""
+def _choose_blocks(network: FreeNetwork, structure: str) -> list[Block]:
+    """Return the blocks of the curvature: in "kron" one for each layer, and one for the rest."""
     shapes = {name: value.shape for name, value in network.free.start.items()}
     if structure != "kron":
-        return [STRUCTURES[structure](Vectors(shapes))], {}
+        return [STRUCTURES[structure](Vectors(shapes))]
     if network.free.updates:
         raise ValueError("Low-rank updates have no Kronecker factors: use 'diag' or 'full'.")
-    by_layer: dict[str, Kronecker] = {}
+    blocks: list[Block] = []
     module, left, probe = network.split.rest, dict(shapes), network.at_cut(network.probe)
     # The factors of a layer see its own calls only: not a weight that others use, too.
     with torch.no_grad():
@@ -155,6 +153,5 @@ def _choose_blocks(
         alone = all(holders[id(p)] <= 1 for p in own if p is not None)
         if layer in usable and alone and (weight or bias):
             shape = {name: left.pop(name) for name in (weight, bias) if name}
-            by_layer[layer] = Kronecker(Matrices(weight, bias, shape, layer))
-    rest = [Diagonal(Vectors(left))] if left else []
-    return [*by_layer.values(), *rest], by_layer
+            blocks.append(Kronecker(Matrices(weight, bias, shape, layer)))
+    return [*blocks, Diagonal(Vectors(left))] if left else blocks

@@ -237,9 +237,12 @@ def _steps(
         shared = common(_N_ROWS_OF_CHAIN if is_chain else _N_ROWS)
         return general_steps(problem, inverse, n_corrections, start, sensitivity, shared)
     features = _features_of_chain(problem)
-    influence = make_influence(features, [one.inputs for one in inverses], sensitivity, start)
+    inputs = [one.inputs for one in inverses]
     if _head(problem, inverses) is not None:
+        # Samples that are not moved as far count in the quadratic form alone: none is drawn.
+        influence = make_influence(features, inputs, sensitivity, start, share=0.0)
         return HeadSteps(*common(_N_ROWS_OF_HEAD), influence, inverses)
+    influence = make_influence(features, inputs, sensitivity, start)
     return ChainSteps(*common(_N_ROWS_OF_CHAIN), influence, inverses)
 
 

@@ -63,15 +63,13 @@ class ChainSteps(NaturalSteps):
 
     inverses: list[LayerInverse]  # The inverse curvature of each layer
     drops_searches = True
-    draws_others = True  # Whether some training samples represent those that are moved less
 
     @torch.no_grad()
     def init(self, problem: Problem, searches: Searches) -> ChainState:
         """Return the state of searches that start at the given network."""
         executor: Any = problem.network.executor
         layers, (own,) = executor.chain.layers, searches.query
-        features = inputs_of_layers(layers, own)
-        rows = self.training_sample(problem, features, drawn=self.draws_others)
+        rows = self.training_sample(problem, inputs_of_layers(layers, own))
         first, inverse = layers[0], self.inverses[0].inputs
         exact = own.to(accumulation_dtype(own.device))
         left, leverage = through_inverse(exact, inverse)
@@ -198,8 +196,6 @@ class HeadSteps(ChainSteps):
 
     # Searches for all targets of a sample go through its training samples together.
     drops_searches = False
-    # Those that are not moved as far count in the quadratic form alone.
-    draws_others = False
 
     def cost(self, problem: Problem, state: ChainState) -> Tensor:
         """Return costs of the models: to second order, and beyond it on some training samples."""

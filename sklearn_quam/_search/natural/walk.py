@@ -58,11 +58,9 @@ class NaturalSteps:
         """Return the same with a single step, to find out how much memory it takes."""
         return replace(self, n_steps=1)
 
-    def training_sample(
-        self, problem: Problem, features: list[Tensor], *, drawn: bool = True
-    ) -> TrainingSample:
+    def training_sample(self, problem: Problem, features: list[Tensor]) -> TrainingSample:
         """Return the training samples that changes for samples with these features move most."""
-        index, count = self.influence.rows_for(features, self.n_rows, drawn=drawn)
+        index, count = self.influence.rows_for(features, self.n_rows)
         training = problem.training
         # Those at hand may be a sample of all.
         count = training.weighted(count, index) * (problem.n_training_rows / len(training))
