@@ -221,6 +221,8 @@ class HeadSteps(ChainSteps):
         change = state.change.unflatten(0, (len(kernel), -1)).to(kernel)
         found = kernel.new_empty(change.shape[:2])
         size = _searches_in_cache(kernel, change[0].numel())
+        # Training samples that are not at hand are not moved as far as these: none of these counts
+        # several times.
         count = rows.count if is_every else torch.ones_like(rows.count)
         for some in slices(len(change), size):
             moved, log_proba = change[some], given.log_proba[some]
