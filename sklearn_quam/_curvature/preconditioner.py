@@ -110,10 +110,11 @@ class Preconditioner:
     blocks: tuple[LayerInverse | EigenInverse | DiagonalInverse, ...]
     precision: float
 
-    def __call__(self, values: Free) -> Free:
-        """Return the product with parameters, which may have axes in front."""
+    def __call__(self, vectors: Tensor, layout: Vectors) -> Tensor:
+        """Return the product with parameters, a row for each model."""
+        values = layout.unflatten(vectors)
         parts = [block(values) for block in self.blocks]
-        return {name: part for solved in parts for name, part in solved.items()}
+        return layout.flatten({name: part for solved in parts for name, part in solved.items()})
 
     def in_double(self) -> Preconditioner:
         """Return the same in double precision."""

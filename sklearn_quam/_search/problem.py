@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from .._curvature.layouts import Vectors
 from .._network.free import Free, FreeNetwork
 from .._network.limits import slices
 from .._network.predictions import Categorical, Gaussian, Prediction
@@ -57,6 +58,24 @@ class Problem:
     def for_thread(self) -> Problem:
         """Return one that may be worked on beside this one."""
         return replace(self, network=self.network.for_thread())
+
+    @property
+    def layout(self) -> Vectors:
+        """How the free parameters of models are rows of a matrix."""
+        start = self.network.free.start
+        return Vectors({name: value.shape for name, value in start.items()})
+
+    def given_models(self, number: int) -> Tensor:
+        """Return the free parameters of the given network, once for each of some models."""
+        return self.layout.flatten(self.network.free.start).expand(number, -1)
+
+    def predict_at(self, models: Tensor, query: Rows) -> Any:
+        """Return predictions of models, rows of free parameters, for the query of each."""
+        weights = self.network.free.weights(self.layout.unflatten(models))
+        # Every sample twice: modules that squeeze their output would lose the axis of a single one.
+        twice = tuple(part[:, None].expand(-1, 2, *part.shape[1:]) for part in query)
+        prediction: Any = self.network.executor.predict_each(weights, twice)
+        return prediction[:, 0]
 
     def score(self, prediction: Any, searches: Searches) -> Tensor:
         """Return the score of the target of each search."""

@@ -113,12 +113,12 @@ def _least(
         given[index],
         models.engine.precision,
     )
-    own = boundary.layout.flatten(found)
+    own = problem.layout.flatten(found)
     best, least = boundary.start(), torch.full_like(own[:, 0], torch.inf)
     # Judged on all training samples.
     for candidates in cheapest_models(boundary, own, first.found[some], effort):
         with torch.no_grad():
-            divergence = given.kl(_on_training(problem, boundary.free(candidates)))
+            divergence = given.kl(_on_training(problem, problem.layout.unflatten(candidates)))
             nats = divergence @ weight + boundary.prior(candidates)
             better = (boundary.score(candidates) > -NEAR_ANSWER) & (nats < least)
         best = torch.where(better[:, None], candidates, best)

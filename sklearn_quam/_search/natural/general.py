@@ -17,7 +17,7 @@ from ..._network.limits import accumulation_dtype, rows_within, slices
 from ..._network.outputs import NetworkErrors
 from ..._network.reference import Rows
 from ..problem import Problem
-from ..searches import Searches, models_at
+from ..searches import Searches
 from .paths import Point
 from .walk import NaturalSteps, TrainingSample, goals, length_of_step
 
@@ -36,8 +36,8 @@ _DAMPING_OF_FEATURES = 1e-3
 class GeneralState:
     """Searches with a copy of the free parameters each."""
 
-    # (n_searches, ...): the free parameters of the model that each search has arrived at
-    free: Free
+    # (n_searches, n_parameters): those of the model that each search has arrived at
+    models: Tensor
     searches: Searches  # The searches, each with a sample of its own
     sample: Tensor  # (n_searches,): the number of the sample among those of the batch
     rows: TrainingSample  # Training samples on which the cost is measured
@@ -59,7 +59,7 @@ class GeneralSteps(NaturalSteps):
         features = _features(problem.network, self.layers, searches.query)
         every = torch.arange(len(searches.targets), device=searches.targets.device)
         return GeneralState(
-            copies(problem.network.free.start, len(searches)),
+            leaf(problem.given_models(len(searches))),
             searches.each(),
             every.repeat_interleave(searches.n_targets),
             self.training_sample(problem, features),
@@ -67,25 +67,26 @@ class GeneralSteps(NaturalSteps):
 
     def evaluate(self, problem: Problem, state: GeneralState) -> tuple[Any, Tensor, None]:
         """Return predictions and scores of the models."""
-        at_query, score = self._at_query(problem, state, state.free)
+        at_query, score = self._at_query(problem, state, state.models)
         return at_query.map(torch.Tensor.detach), score, None
 
     def cost(self, problem: Problem, state: GeneralState) -> Tensor:
         """Return costs of the models."""
-        return self._cost(problem, state, state.free)
+        return self._cost(problem, state, state.models)
 
     def update(
         self, problem: Problem, state: GeneralState, point: Point, step: int
     ) -> GeneralState:
         """Take an equal share of the distance to the goal."""
-        gradient = gradient_of(point.score, state.free)
+        gradient = gradient_of(point.score, state.models)
         score = point.score.detach()
         with torch.no_grad():
-            direction = self.preconditioner(gradient)
-            slope = inner_product(gradient, direction)
+            direction = self.preconditioner(gradient, problem.layout)
+            slope = dot(gradient, direction)
             goal = goals(problem, self.goal, score, slope) if state.goal is None else state.goal
             length = length_of_step(goal, score, slope, self.n_steps - step)
-            state = replace(state, free=leaves(moved(state.free, length, direction)), goal=goal)
+            models = leaf(state.models + length[:, None] * direction)
+        state = replace(state, models=models, goal=goal)
         for _ in range(self.n_corrections):
             state = self._corrected(problem, state)
         return state
@@ -93,59 +94,62 @@ class GeneralSteps(NaturalSteps):
     def _corrected(self, problem: Problem, state: GeneralState) -> GeneralState:
         """Make the models cheaper where they are: downhill, without a change of their scores."""
         assert state.goal is not None
+        layout, start = problem.layout, state.models
         with torch.enable_grad():
-            cost = self._cost(problem, state, state.free)
-            downhill = gradient_of(cost, state.free)
-            score = self._at_query(problem, state, state.free)[1]
-            gradient = gradient_of(score, state.free)
+            cost = self._cost(problem, state, start)
+            downhill = gradient_of(cost, start)
+            score = self._at_query(problem, state, start)[1]
+            gradient = gradient_of(score, start)
         with torch.no_grad():
-            direction, own = self.preconditioner(downhill), self.preconditioner(gradient)
-            part = inner_product(gradient, direction) / inner_product(gradient, own).clamp(
-                min=_TINY
-            )
-            direction = moved(direction, -part, own)
+            direction = self.preconditioner(downhill, layout)
+            own = self.preconditioner(gradient, layout)
+            part = dot(gradient, direction) / dot(gradient, own).clamp(min=_TINY)
+            direction = direction - part[:, None] * own
             # The lowest point of the parabola through the cost here, its slope, and the cost there.
-            slope = inner_product(downhill, direction)
-            there = self._cost(problem, state, moved(state.free, -torch.ones_like(cost), direction))
+            slope = dot(downhill, direction)
+            there = self._cost(problem, state, start - direction)
             # Nothing here jumps: rounding must not lead searches of a sample to other places.
             bend = torch.maximum(2 * (there - cost + slope), slope / _MAX_LENGTH)
             length = torch.nan_to_num(slope / bend.clamp(min=_TINY), 0.0, 0.0, 0.0)
-            free = moved(state.free, -length, direction)
+            models = start - length[:, None] * direction
             # Less of it where it gains little, or changes the score.
-            gain = (cost - self._cost(problem, state, free)) / (slope * length)
-            drift = (self._at_query(problem, state, free)[1] - score) / (state.goal / self.n_steps)
+            gain = (cost - self._cost(problem, state, models)) / (slope * length)
+            moved = self._at_query(problem, state, models)[1] - score
+            drift = moved / (state.goal / self.n_steps)
             share = (gain / _GOOD_GAIN).clamp(0, 1) * (2 - drift.abs() / _GOOD_DRIFT).clamp(0, 1)
             length = length * torch.nan_to_num(share, 0.0)
-            return replace(state, free=leaves(moved(state.free, -length, direction)))
+            return replace(state, models=leaf(start - length[:, None] * direction))
 
-    def _at_query(self, problem: Problem, state: GeneralState, free: Free) -> tuple[Any, Tensor]:
+    def _at_query(
+        self, problem: Problem, state: GeneralState, models: Tensor
+    ) -> tuple[Any, Tensor]:
         """Return predictions and scores of models."""
-        at_query = predict_at_query(problem.network, free, state.searches.query)
+        at_query = problem.predict_at(models, state.searches.query)
         return at_query, problem.score(at_query, state.searches)
 
-    def _cost(self, problem: Problem, state: GeneralState, free: Free) -> Tensor:
+    def _cost(self, problem: Problem, state: GeneralState, models: Tensor) -> Tensor:
         """Return costs of models, in nats."""
+        free = problem.layout.unflatten(models)
         on_rows = problem.predict_each(free, state.rows.index[state.sample])
         given: Any = state.rows.given[state.sample]
         divergence = given.kl(on_rows)
-        start = problem.network.free.start
-        change = {name: value - start[name] for name, value in free.items()}
-        prior = self.precision / 2 * inner_product(change, change)
+        change = models - problem.given_models(len(models))
+        prior = self.precision / 2 * dot(change, change)
         return (divergence * state.rows.count[state.sample].to(divergence)).sum(dim=-1) + prior
 
     def keep(self, state: GeneralState, index: Tensor) -> GeneralState:
         """Return the state of some of the searches."""
         return replace(
             state,
-            free=leaves(models_at(state.free, index)),
+            models=leaf(state.models[index]),
             searches=state.searches.at(index),
             sample=state.sample[index],
             goal=None if state.goal is None else state.goal[index],
         )
 
-    def free(self, problem: Problem, state: GeneralState, index: Tensor) -> Free:  # noqa: ARG002
+    def free(self, problem: Problem, state: GeneralState, index: Tensor) -> Free:
         """Return the free parameters of some of the models."""
-        return models_at(state.free, index)
+        return problem.layout.unflatten(state.models.detach()[index])
 
 
 def general_steps(
@@ -228,41 +232,20 @@ def _inverse_moment(features: Tensor) -> Tensor:
     return damped_inverse(moment, _DAMPING_OF_FEATURES * float(size)).to(features.dtype)
 
 
-def gradient_of(values: Tensor, free: Free) -> Free:
-    """Return derivatives of a value of each model by its own parameters."""
+def leaf(models: Tensor) -> Tensor:
+    """Return a copy of models that gradients can be taken by."""
+    return models.detach().clone().requires_grad_()
+
+
+def gradient_of(values: Tensor, models: Tensor, retain_graph: bool = False) -> Tensor:
+    """Return the gradient of a value of each model by its parameters."""
     with NetworkErrors():
-        parts = torch.autograd.grad(values.sum(), list(free.values()), materialize_grads=True)
-    return {name: part.detach() for name, part in zip(free, parts, strict=True)}
+        (found,) = torch.autograd.grad(
+            values.sum(), models, retain_graph=retain_graph, materialize_grads=True
+        )
+    return found.detach()
 
 
-def inner_product(first: Free, second: Free) -> Tensor:
+def dot(first: Tensor, second: Tensor) -> Tensor:
     """Return the inner product of parameters, one for each model."""
-    parts = [
-        (first[name] * second[name]).reshape(len(first[name]), -1).sum(dim=1) for name in first
-    ]
-    return torch.stack(parts).sum(dim=0)
-
-
-def moved(free: Free, length: Tensor, direction: Free) -> Free:
-    """Return parameters moved along a direction, by a length for each model."""
-    return {
-        name: value + length.reshape(-1, *[1] * (value.ndim - 1)) * direction[name]
-        for name, value in free.items()
-    }
-
-
-def predict_at_query(network: FreeNetwork, free: Free, query: Rows) -> Any:
-    """Return predictions of models, given by their free parameters, for the query of each."""
-    # Every sample twice: modules that squeeze their output would lose the axis of a single one.
-    twice = tuple(part[:, None].expand(-1, 2, *part.shape[1:]) for part in query)
-    return network.executor.predict_each(network.free.weights(free), twice)[:, 0]
-
-
-def copies(start: Free, n_models: int) -> Free:
-    """Return parameters once for each of some models, that gradients can be taken by."""
-    return leaves({name: value.expand(n_models, *value.shape) for name, value in start.items()})
-
-
-def leaves(free: Free) -> Free:
-    """Return copies that gradients can be taken by."""
-    return {name: value.detach().clone().requires_grad_() for name, value in free.items()}
+    return (first * second).sum(dim=1)

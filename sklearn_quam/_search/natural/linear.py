@@ -22,7 +22,7 @@ from ..._network.outputs import NetworkErrors
 from ..problem import Problem
 from ..searches import Searches
 from .chain import affine, gradients_of_layers, output_gradients, outputs_and_slopes
-from .general import copies, gradient_of, moved, predict_at_query
+from .general import gradient_of, leaf
 from .paths import Paths, Point
 from .walk import Record, Watch, goals, length_of_step
 
@@ -83,13 +83,12 @@ class LinearSteps:
 
     def _free(self, problem: Problem, searches: Searches, at: Tensor, index: Tensor) -> Free:
         """Return the free parameters of some of the models."""
-        network, some = problem.network, searches.at(index)
-        free = copies(network.free.start, len(index))
+        some, layout = searches.at(index), problem.layout
+        models = leaf(problem.given_models(len(index)))
         with torch.enable_grad():
-            score = problem.score(predict_at_query(network, free, some.query), some)
-            gradient = gradient_of(score, free)
-        direction = self.preconditioner(gradient)
-        return moved({name: v.detach() for name, v in free.items()}, at[index], direction)
+            score = problem.score(problem.predict_at(models, some.query), some)
+            direction = self.preconditioner(gradient_of(score, models), layout)
+        return layout.unflatten(models.detach() + at[index, None] * direction)
 
     # -- changes of scores ---------------------------------------------------------------------
 
@@ -117,28 +116,20 @@ class LinearSteps:
 
     def _through_any(self, problem: Problem, searches: Searches) -> tuple[Tensor, ...]:
         """Return the same by automatic derivatives, through copies of the parameters."""
-        network = problem.network
-        free = copies(network.free.start, len(searches))
-        prediction = predict_at_query(network, free, searches.each().query)
-        view = WholeNetwork(network, 0)
+        models = leaf(problem.given_models(len(searches)))
+        prediction = problem.predict_at(models, searches.each().query)
+        view = WholeNetwork(problem.network, 0)
         scores = view.scores(prediction)
         given = scores.detach().requires_grad_()
         score = problem.score(view.likelihood.prediction(given), searches)
         (gradient,) = torch.autograd.grad(score.sum(), given)
         # The derivative along the direction, as that of a product which is linear in `dummy`.
         dummy = torch.zeros_like(scores, requires_grad=True)
-        values = list(free.values())
+        options: Any = {"materialize_grads": True, "retain_graph": True}
         with NetworkErrors():
-            products = torch.autograd.grad(
-                scores, values, dummy, create_graph=True, materialize_grads=True
-            )
-            own = torch.autograd.grad(
-                scores, values, gradient, retain_graph=True, materialize_grads=True
-            )
-        with torch.no_grad():
-            direction = self.preconditioner(dict(zip(free, own, strict=True)))
-        terms = zip(free, products, strict=True)
-        along = torch.stack([(product * direction[name]).sum() for name, product in terms]).sum()
+            (product,) = torch.autograd.grad(scores, models, dummy, create_graph=True, **options)
+            (own,) = torch.autograd.grad(scores, models, gradient, **options)
+        direction = self.preconditioner(own, problem.layout)
         with NetworkErrors():
-            (change,) = torch.autograd.grad(along, dummy)
+            (change,) = torch.autograd.grad((product * direction).sum(), dummy)
         return scores.detach(), change, gradient

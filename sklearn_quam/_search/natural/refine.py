@@ -16,14 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._curvature.layouts import Vectors
 from ..._curvature.preconditioner import Preconditioner
-from ..._network.free import Free
 from ..._network.outputs import NetworkErrors
 from ..._network.predictions import Categorical, Prediction
 from ..problem import Problem
 from ..searches import Searches
-from .general import predict_at_query
+from .general import dot, gradient_of, leaf
 
 _TINY = 1e-30
 # Equal shares of the distance to the answer; Gauss-Newton and L-BFGS steps there.
@@ -109,40 +107,30 @@ class Boundary:
             given=self.given.map(again),
         )
 
-    @property
-    def layout(self) -> Vectors:
-        """How free parameters are rows of a matrix."""
-        start = self.problem.network.free.start
-        return Vectors({name: value.shape for name, value in start.items()})
-
     def start(self) -> Tensor:
         """Return the given network, once for each search."""
-        return self.layout.flatten(self.problem.network.free.start).repeat(len(self.index), 1)
-
-    def free(self, models: Tensor) -> Free:
-        """Return the free parameters of models."""
-        return self.layout.unflatten(models)
+        return self.problem.given_models(len(self.index))
 
     def solve(self, vectors: Tensor) -> Tensor:
         """Return products with the inverse curvature."""
         if self.inverse is None:
             return vectors
-        return self.layout.flatten(self.inverse(self.free(vectors)))
+        return self.inverse(vectors, self.problem.layout)
 
     def score(self, models: Tensor) -> Tensor:
         """Return how far beyond the answer models are."""
-        at_query = predict_at_query(self.problem.network, self.free(models), self.searches.query)
+        at_query = self.problem.predict_at(models, self.searches.query)
         return self.problem.score(at_query, self.searches) - self.problem.targets.level
 
     def slope(self, models: Tensor) -> tuple[Tensor, Tensor]:
         """Return how far beyond the answer models are, and the gradient of it."""
-        models = _leaf(models)
+        models = leaf(models)
         score = self.score(models)
-        return score.detach(), _gradient(score, models)
+        return score.detach(), gradient_of(score, models)
 
     def predict(self, models: Tensor) -> Any:
         """Return predictions of models for the training samples."""
-        return self.problem.predict_each(self.free(models), self.index)
+        return self.problem.predict_each(self.problem.layout.unflatten(models), self.index)
 
     def cost(self, models: Tensor, prediction: Any) -> Tensor:
         """Return costs of models, given their predictions for the training samples."""
@@ -168,7 +156,7 @@ class Boundary:
             if not off.any():
                 break
             direction = self.solve(normal) if natural else normal
-            length = torch.where(off, gap / _dot(normal, direction).clamp(min=_TINY), 0.0)
+            length = torch.where(off, gap / dot(normal, direction).clamp(min=_TINY), 0.0)
             models = torch.nan_to_num(models + length[:, None] * direction, 0.0, 0.0, 0.0)
             score, normal = self.slope(models)
         return models, (score - level).abs() < NEAR_ANSWER
@@ -197,7 +185,7 @@ def _newton_step(
     boundary: Boundary, models: Tensor, level: Tensor | float, damping: Tensor, n_products: int
 ) -> Tensor:
     """Return the step to the cheapest models of a level, by a quadratic model of the cost."""
-    models = _leaf(models)
+    models = leaf(models)
     prediction = boundary.predict(models)
     parts = prediction.parts
     # Gradients are linear in what goes in at the outputs: their derivative by it leads forward.
@@ -207,7 +195,7 @@ def _newton_step(
         (backward,) = torch.autograd.grad(
             _inner(parts, seeds), models, create_graph=True, **options
         )
-    gradient = _gradient(boundary.cost(models, prediction), models, retain_graph=True)
+    gradient = gradient_of(boundary.cost(models, prediction), models, retain_graph=True)
     score, normal = boundary.slope(models)
     scales = [scale * boundary.count[..., None] for scale in _information(prediction)]
     diagonal = (boundary.precision + damping)[:, None]
@@ -216,31 +204,31 @@ def _newton_step(
         with NetworkErrors():
             forward = torch.autograd.grad((backward * vectors).sum(), seeds, **options)
         outer = [scale * part for scale, part in zip(scales, forward, strict=True)]
-        found = _gradient(_inner(parts, outer), models, retain_graph=True)
+        found = gradient_of(_inner(parts, outer), models, retain_graph=True)
         return found + diagonal * vectors
 
     steep = boundary.solve(normal)
-    slope = _dot(normal, steep).clamp(min=_TINY)
+    slope = dot(normal, steep).clamp(min=_TINY)
 
     def tangent(vectors: Tensor) -> Tensor:
         solved = boundary.solve(vectors)
-        return solved - (_dot(normal, solved) / slope)[:, None] * steep
+        return solved - (dot(normal, solved) / slope)[:, None] * steep
 
     step = ((level - score) / slope)[:, None] * steep
     residual = gradient + product(step)
     solved = tangent(residual)
-    direction, size = -solved, _dot(residual, solved)
+    direction, size = -solved, dot(residual, solved)
     first, running = size, size > 0
     for _ in range(n_products):
         if not running.any():
             break
         image = product(direction)
-        bend = _dot(direction, image)
+        bend = dot(direction, image)
         running = running & (bend > 0)
         length = torch.where(running, size / bend.clamp(min=_TINY), 0.0)[:, None]
         step, residual = step + length * direction, residual + length * image
         solved = tangent(residual)
-        before, size = size, _dot(residual, solved)
+        before, size = size, dot(residual, solved)
         running = running & (size > _RESIDUAL**2 * first)
         direction = (size / before.clamp(min=_TINY))[:, None] * direction - solved
     return torch.nan_to_num(step, 0.0, 0.0, 0.0)
@@ -295,20 +283,20 @@ def _quasi_newton(boundary: Boundary, models: Tensor, costs: Tensor, effort: Eff
     for _ in range(effort.of(_N_QUASI_STEPS)):
         if not ending.running.any():
             break
-        leaf = _leaf(models)
-        gradient = _gradient(boundary.cost(leaf, boundary.predict(leaf)), leaf)
+        free = leaf(models)
+        gradient = gradient_of(boundary.cost(free, boundary.predict(free)), free)
         normal = boundary.slope(models)[1]
         steep = boundary.solve(normal)
-        slope = _dot(normal, steep).clamp(min=_TINY)
+        slope = dot(normal, steep).clamp(min=_TINY)
         # The gradient of the cost of a model that is led back to the boundary.
-        gradient = gradient - (_dot(gradient, steep) / slope)[:, None] * normal
+        gradient = gradient - (dot(gradient, steep) / slope)[:, None] * normal
         if last is not None:
             moved, change = models - last[0], gradient - last[1]
-            fine = _dot(moved, change) > 1e-10 * moved.norm(dim=1) * change.norm(dim=1)
+            fine = dot(moved, change) > 1e-10 * moved.norm(dim=1) * change.norm(dim=1)
             pairs = [*pairs, (moved, change, fine)][-_MEMORY:]
         last = models, gradient
         step = -_inverse_product(boundary.solve, pairs, gradient)
-        step = step - (_dot(normal, step) / slope)[:, None] * steep
+        step = step - (dot(normal, step) / slope)[:, None] * steep
         fresh = ~torch.stack([torch.zeros_like(ending.running), *(p[2] for p in pairs)]).any(dim=0)
         step = torch.where(fresh, length, 1.0)[:, None] * torch.nan_to_num(step, 0.0, 0.0, 0.0)
         before = costs
@@ -327,13 +315,13 @@ def _inverse_product(
     """Return products with the inverse curvature of L-BFGS, by pairs of moves and changes."""
     factors = []
     for moved, change, fine in reversed(pairs):
-        rate = torch.where(fine, 1 / _dot(moved, change), 0.0)
-        part = rate * _dot(moved, vectors)
+        rate = torch.where(fine, 1 / dot(moved, change), 0.0)
+        part = rate * dot(moved, vectors)
         factors.append((rate, part))
         vectors = vectors - part[:, None] * change
     vectors = solve(vectors)
     for (moved, change, _), (rate, part) in zip(pairs, reversed(factors), strict=True):
-        vectors = vectors + (part - rate * _dot(change, vectors))[:, None] * moved
+        vectors = vectors + (part - rate * dot(change, vectors))[:, None] * moved
     return vectors
 
 
@@ -367,22 +355,6 @@ def _information(prediction: Any) -> list[Tensor]:
     return [1 / variance, 0.5 / variance**2]
 
 
-def _leaf(models: Tensor) -> Tensor:
-    return models.detach().requires_grad_()
-
-
-def _gradient(values: Tensor, models: Tensor, retain_graph: bool = False) -> Tensor:
-    """Return the gradient of a value of each model by its parameters."""
-    with NetworkErrors():
-        return torch.autograd.grad(
-            values.sum(), models, retain_graph=retain_graph, materialize_grads=True
-        )[0]
-
-
 def _inner(first: Sequence[Tensor], second: Sequence[Tensor]) -> Tensor:
     """Return the inner product of tensors; autograd imports much where it takes it itself."""
     return torch.stack([(a * b).sum() for a, b in zip(first, second, strict=True)]).sum()
-
-
-def _dot(first: Tensor, second: Tensor) -> Tensor:
-    return (first * second).sum(dim=1)
