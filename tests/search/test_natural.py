@@ -156,6 +156,18 @@ def test_any_parameters_of_a_convolutional_network(parameters, search):
     np.testing.assert_allclose(alone, u.epistemic, rtol=1e-7)
 
 
+@pytest.mark.parametrize("search", ["natural", "linear"])
+def test_where_no_model_is_feasible_the_given_network_is_shown(search, monkeypatch):
+    monkeypatch.setattr(arguments, "SLACK", -1.0)
+    rows = IMAGES.astype(np.float64)
+    net = trained(3, LABELS, convolutional, rows, 2)
+    est = QUAMClassifier(net, search=search, parameters="all").fit(rows, LABELS)
+    for model in est.adversarial_models(rows[:1])[0]:
+        assert not model["feasible"]
+        assert model["divergence"] == 0
+        np.testing.assert_allclose(model["prediction"], est.predict_proba(rows[:1])[0])
+
+
 # -- the path and its integral ---------------------------------------------------------------
 
 
