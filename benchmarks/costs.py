@@ -125,7 +125,7 @@ def compared(est, rows):
             exact.append(measured(free(some)))
 
     for searches in models.searches(inputs, original, est._question(inputs).limits):
-        engine._paths(problem, searches, 12 * engine.temperature, watch=watch)
+        engine.steps.paths(problem, searches, 12 * engine.temperature, watch)
     return torch.cat(said).numpy(), torch.cat(exact).numpy()
 
 

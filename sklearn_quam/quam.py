@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from ._arguments import arguments
 from ._documented import CLASSIFIER, REGRESSOR, documented
 from ._messages import shown
 from ._network.limits import computing
@@ -16,7 +17,6 @@ from ._search.natural.arguments import LinearSearch, NaturalSearch
 from ._search.targets import Targets, class_targets, direction_targets
 from ._typing import MemoryLimit, Parameters
 from .base._adversarial import AdversarialSearch
-from .base._arguments import arguments
 from .baselines._method import ClassifierMethod, RegressorMethod
 
 

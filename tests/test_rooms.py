@@ -13,6 +13,7 @@ ROOT = Path(sklearn_quam.__file__).parent
 # In the order in which data walks; a room imports from those before it only. What is not a room
 # of its own comes after all of them.
 ROOMS = [
+    "_arguments",
     "_documented",
     "_messages",
     "exceptions",
@@ -44,11 +45,11 @@ INSIDE = {
     "_network/cut": ["layers", "running", "chain", "replayed", "split"],
     "_curvature": ["layouts", "layers", "scores", "structures", "measure", "prior"]
     + ["preconditioner", "influence"],
-    "_search": ["needs", "targets", "problem", "searches", "natural", "penalty", "models", "rivals"]
+    "_search": ["needs", "targets", "searches", "problem", "natural", "penalty", "models", "rivals"]
     + ["found"],
-    "_search/natural": ["paths", "walk", "chain", "gaussian", "head", "general", "refine"]
+    "_search/natural": ["paths", "walk", "chain", "gaussian", "general", "refine"]
     + ["linear", "engine", "arguments"],
-    "_search/penalty": ["adam", "loop", "costs", "samplers", "engine", "arguments"],
+    "_search/penalty": ["adam", "loop", "samplers", "engine", "arguments"],
     "_posterior": ["measures", "tables", "results", "estimate", "accumulate", "training_range"]
     + ["fitted", "workers", "checkpoint", "progress", "answering"],
 }

@@ -17,8 +17,6 @@ from torch import Tensor
 from .._network.limits import accumulation_dtype, rows_within, slices
 from .._network.predictions import HoldsTensors
 
-# The share of the samples that represent the others.
-_SHARE = 0.25
 # Training samples that queries are compared with. Of more, these are chosen once, by `fit`.
 _POOL, _POOL_SHARE = 2**14, 0.5
 
@@ -36,33 +34,24 @@ class Influence(HoldsTensors):
     index: Tensor
     count: Tensor
     start: float  # Where systematic samples begin, between zero and one
+    share: float  # That of the samples that represent the others
 
-    def rows_for(
-        self, features: list[Tensor], n_rows: int, *, drawn: bool = True
-    ) -> tuple[Tensor, Tensor]:
-        """Return training samples (n_queries, n_rows) for some samples, and their weights.
-
-        The features are the inputs of each layer for the queries. If `drawn`, a part represents all
-        other samples.
-        """
+    def rows_for(self, features: list[Tensor], n_rows: int) -> tuple[Tensor, Tensor]:
+        """Return training samples (n_queries, n_rows) for inputs of layers, and their weights."""
         total = len(self.index)
         if n_rows >= total:
             n_queries = len(features[0])
             return self.index.expand(n_queries, -1), self.count.expand(n_queries, -1)
-        n_drawn = int(_SHARE * n_rows) if drawn else 0
-        # Numbers for every training sample are large: only for so many samples at once.
-        some = rows_within(total * self._bytes_of_a_pair())
+        n_drawn = int(self.share * n_rows)
+        # Numbers for every training sample are large, only for some samples at once: a kernel, its
+        # share and the sum of shares; or strengths, their sums in the widest type, and a copy in
+        # that type on the way to these.
+        widest = accumulation_dtype(self.index.device).itemsize
+        some = rows_within(total * (3 * self.features[0].element_size() + 2 * widest))
         groups = zip(*(part.split(some) for part in features), strict=True)
         found = [self._rows_for(list(group), n_rows, n_drawn) for group in groups]
         index, count = (torch.cat(parts) for parts in zip(*found, strict=True))
         return index, count
-
-    def _bytes_of_a_pair(self) -> int:
-        """Return the memory of a sample for each training sample."""
-        # A kernel, its share and the sum of shares; or strengths, their sums in the widest type,
-        # and a copy in that type on the way to these.
-        own = self.features[0]
-        return 3 * own.element_size() + 2 * accumulation_dtype(own.device).itemsize
 
     def _rows_for(self, features: list[Tensor], n_rows: int, n_drawn: int) -> tuple[Tensor, Tensor]:
         """Return training samples, some of them drawn, for a few samples together."""
@@ -90,7 +79,11 @@ class Influence(HoldsTensors):
 
 
 def make_influence(
-    features: list[Tensor], inverses: list[Tensor], sensitivity: Tensor | None, start: float
+    features: list[Tensor],
+    inverses: list[Tensor],
+    sensitivity: Tensor | None,
+    start: float,
+    share: float = 0.25,
 ) -> Influence:
     """Choose the training samples that a change may move, from all of them.
 
@@ -111,7 +104,7 @@ def make_influence(
         count = torch.cat([count[top], weight[0]])
         sensitivity = sensitivity[index] * count
         features = [part[index] for part in features]
-    return Influence(tuple(features), tuple(inverses), sensitivity, index, count, start)
+    return Influence(tuple(features), tuple(inverses), sensitivity, index, count, start, share)
 
 
 def _leverage(features: list[Tensor], inverses: list[Tensor]) -> Tensor:

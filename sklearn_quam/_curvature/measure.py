@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,23 +12,19 @@ from torch import Tensor
 from .._network.cut.layers import execution_order
 from .._network.free import FreeNetwork
 from .._network.inputs.rows import at_least_two
-from .._network.likelihood import Output
-from .._network.limits import accumulation_dtype, rows_within, slices
+from .._network.limits import Limits, accumulation_dtype, rows_within, slices
 from .._network.outputs import NetworkErrors
 from .._network.reference import Rows, TrainingSet
 from .layers import Recorder, has_kronecker_factors, inputs_of, rows_first
 from .layouts import Matrices, Vectors
 from .scores import Fisher, Head, View, WholeNetwork
-from .structures import Curvature, Diagonal, Full, Kronecker, Structure
+from .structures import Block, Curvature, Diagonal, Full, Kronecker
 
 # Arrays of the size of the scores of a sample while its information is added.
 _COPIES_OF_SCORES = 4
 # Samples whose activations and gradients are held together.
 _ROWS_AT_ONCE = 256
-STRUCTURES: dict[str, type[Structure]] = {"full": Full, "kron": Kronecker, "diag": Diagonal}
-
-# Returns the scores of an output of the network, and a root of their Fisher information.
-ScoresAndRoot = Callable[[Output], tuple[Tensor, Tensor]]
+STRUCTURES: dict[str, Any] = {"full": Full, "kron": Kronecker, "diag": Diagonal}
 
 
 def measure_curvature(
@@ -36,37 +32,32 @@ def measure_curvature(
     training: TrainingSet,
     index: Tensor,
     structure: str,
-    groups: Iterable[slice],
-    *,
+    limits: Limits,
     n_columns: int | None = None,
-    decomposed: bool = True,
 ) -> Curvature:
-    """Return the curvature of the loss on training samples, given by their numbers.
+    """Return the curvature of the loss on training samples by their numbers, to be finished.
 
     Derivatives of a group of samples are held together. The factors of layers take a backward pass
     for each score, or `n_columns` for classes drawn from the prediction.
     """
     index = index.to(training.target.device)
-    blocks: list[Structure]
-    by_layer: dict[str, Kronecker] = {}
+    blocks: list[Block]
     if isinstance(view, Head):
-        blocks = [STRUCTURES[structure](view.layout)]
+        blocks = by_sample = [STRUCTURES[structure](view.layout)]
         size = rows_within(_COPIES_OF_SCORES * view.bytes_per_row())
-        groups = slices(len(index), size)
     else:
-        blocks, by_layer = _choose_blocks(view.network, structure)
-    by_sample = [block for block in blocks if block not in by_layer.values()]
-    for group in groups if by_sample else ():
+        blocks = _choose_blocks(view.network, structure)
+        size = limits.number_that_fits(view.bytes_per_row())
+        by_sample = [block for block in blocks if not isinstance(block, Kronecker)]
+        by_layer = {block.layout.layer: block for block in blocks if isinstance(block, Kronecker)}
+        if by_layer:
+            _add_layers(by_layer, view, training, index, n_columns)
+    for group in slices(len(index), size) if by_sample else ():
         rows = index[group]
         scores, design = view.scores_and_design(training.rows_at(rows))
         fisher = Fisher(view.likelihood, scores, _weight(training, rows))
         for block in by_sample:
             block.add(design, fisher)
-    if isinstance(view, WholeNetwork) and by_layer:
-        _add_layers(by_layer, view, training, index, n_columns)
-    if decomposed:
-        for block in blocks:
-            block.finish()
     return Curvature(blocks)
 
 
@@ -100,42 +91,37 @@ def _add_layers(
     """Add training samples to the Kronecker factors of layers."""
     generator = torch.Generator().manual_seed(0)
     likelihood, module = view.network.executor.likelihood, view.network.split.rest
+    layers = {name: module.get_submodule(name) for name in blocks}
 
-    def scores_and_root(output: Output) -> tuple[Tensor, Tensor]:
-        scores = view.scores(likelihood.prediction(output))
+    def run(rows: Rows) -> tuple[Recorder, Tensor, Tensor]:
+        """Run the layers; return what they did, the scores, and a root of their information."""
+        with Recorder(layers) as recorder:
+            with NetworkErrors():
+                output = module(*at_least_two(rows))
+            scores = view.scores(likelihood.prediction(output))
         fisher = Fisher(view.likelihood, scores.detach())
-        if n_columns is None:
-            return scores, fisher.root()
-        return scores, fisher.drawn_root(n_columns, generator)
+        return recorder, scores, fisher.root(n_columns, generator)
 
     weight, rows = _weight(training, index), training.rows_at(index)
     dtype = accumulation_dtype(index.device)
     if weight is None:
         weight = torch.ones(len(index), dtype=dtype, device=index.device)
-    layers = {name: module.get_submodule(name) for name in blocks}
-    few = tuple(part[:1] for part in rows)
-    for chunk in slices(len(weight), _rows_at_once(Recorder(layers), module, few, scores_and_root)):
+    with torch.no_grad():
+        size = _rows_at_once(*run(tuple(part[:1] for part in rows)))
+    for chunk in slices(len(weight), size):
         part, scale = tuple(values[chunk] for values in rows), weight[chunk]
         if len(scale) == 1:
             scale = scale.repeat(2) / 2
-        with Recorder(layers) as recorder, torch.enable_grad():
-            with NetworkErrors():
-                output = module(*at_least_two(part))
-            scores, root = scores_and_root(output)
+        with torch.enable_grad():
+            recorder, scores, root = run(part)
         scaled = (root.mT.to(scores.dtype) @ scores[..., None])[..., 0]
-        size = scale.sqrt()[:, None, None, None]
+        factor = scale.sqrt()[:, None, None, None]
         for name, inputs, gradients in recorder.gradients(scaled):
-            blocks[name].add_moments(inputs.to(dtype), gradients.to(dtype) * size, scale)
+            blocks[name].add_moments(inputs.to(dtype), gradients.to(dtype) * factor, scale)
 
 
-def _rows_at_once(
-    recorder: Recorder, module: torch.nn.Module, few: Rows, scores_and_root: ScoresAndRoot
-) -> int:
+def _rows_at_once(recorder: Recorder, scores: Tensor, root: Tensor) -> int:
     """Return for how many samples the values of the layers, and gradients, can be held."""
-    with recorder, torch.no_grad():
-        with NetworkErrors():
-            output = module(*at_least_two(few))
-        scores, root = scores_and_root(output)
     n_numbers = 0
     for name, taken, returned in recorder.calls:
         inputs = inputs_of(recorder.layers[name], taken)
@@ -144,16 +130,14 @@ def _rows_at_once(
     return min(_ROWS_AT_ONCE, rows_within(20 * n_numbers // len(scores)))
 
 
-def _choose_blocks(
-    network: FreeNetwork, structure: str
-) -> tuple[list[Structure], dict[str, Kronecker]]:
-    """Return the blocks of the curvature, and the blocks of layers."""
+def _choose_blocks(network: FreeNetwork, structure: str) -> list[Block]:
+    """Return the blocks of the curvature: in "kron" one for each layer, and one for the rest."""
     shapes = {name: value.shape for name, value in network.free.start.items()}
     if structure != "kron":
-        return [STRUCTURES[structure](Vectors(shapes))], {}
+        return [STRUCTURES[structure](Vectors(shapes))]
     if network.free.updates:
         raise ValueError("Low-rank updates have no Kronecker factors: use 'diag' or 'full'.")
-    by_layer: dict[str, Kronecker] = {}
+    blocks: list[Block] = []
     module, left, probe = network.split.rest, dict(shapes), network.at_cut(network.probe)
     # The factors of a layer see its own calls only: not a weight that others use, too.
     with torch.no_grad():
@@ -169,6 +153,5 @@ def _choose_blocks(
         alone = all(holders[id(p)] <= 1 for p in own if p is not None)
         if layer in usable and alone and (weight or bias):
             shape = {name: left.pop(name) for name in (weight, bias) if name}
-            by_layer[layer] = Kronecker(Matrices(weight, bias, shape, layer))
-    rest: list[Structure] = [Diagonal(Vectors(left))] if left else []
-    return [*by_layer.values(), *rest], by_layer
+            blocks.append(Kronecker(Matrices(weight, bias, shape, layer)))
+    return [*blocks, Diagonal(Vectors(left))] if left else blocks

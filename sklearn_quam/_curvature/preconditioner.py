@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .._network.free import Free, FreeNetwork
-from .._network.limits import Limits, in_units, slices
+from .._network.limits import Limits, in_units
 from .._network.predictions import HoldsTensors, Prediction
 from .._network.reference import TrainingSet
 from ..exceptions import CurvatureError
@@ -16,7 +16,7 @@ from .layouts import Matrices, Vectors
 from .measure import measure_curvature
 from .prior import Evidence
 from .scores import score_view
-from .structures import Curvature, Kronecker, Structure
+from .structures import Block, Kronecker
 
 # Samples on which the curvature is measured, and classes that each of them is differentiated for.
 _MAX_ROWS = 20_000
@@ -96,10 +96,11 @@ class Preconditioner(HoldsTensors):
     blocks: tuple[LayerInverse | EigenInverse | DiagonalInverse, ...]
     precision: float
 
-    def __call__(self, values: Free) -> Free:
-        """Return the product with parameters, which may have axes in front."""
+    def __call__(self, vectors: Tensor, layout: Vectors) -> Tensor:
+        """Return the product with parameters, a row for each model."""
+        values = layout.unflatten(vectors)
         parts = [block(values) for block in self.blocks]
-        return {name: part for solved in parts for name, part in solved.items()}
+        return layout.flatten({name: part for solved in parts for name, part in solved.items()})
 
     def of_layer(self, weight: str) -> LayerInverse | EigenInverse | None:
         """Return the inverse of the layer that has a weight of this name, if there is one."""
@@ -127,32 +128,19 @@ def make_preconditioner(
     """
     view = score_view(network, original[:1])
     index = torch.randperm(len(training), generator=generator)[:_MAX_ROWS].sort().values
-    groups = slices(len(index), limits.number_that_fits(view.bytes_per_row()))
     structure = "diag" if network.free.updates else "kron"
     _refuse_large_factors(network, structure, limits)
-    curvature = measure_curvature(
-        view, training, index, structure, groups, n_columns=_MAX_COLUMNS, decomposed=not factored
-    )
+    curvature = measure_curvature(view, training, index, structure, limits, _MAX_COLUMNS)
+    if not factored:
+        curvature.finish()
     # Each measured sample stands for several.
     share = n_training_rows / len(index)
     like = next(iter(network.free.start.values()))
     if precision is None:
-        precision = _likeliest(curvature, network.free.start, share)
-    return Preconditioner(
-        tuple(_inverse(block, precision, share, like, factored) for block in curvature.blocks),
-        precision,
-    )
-
-
-def _likeliest(curvature: Curvature, start: Free, share: float) -> float:
-    """Return the prior precision of the largest marginal likelihood."""
-    squared_norm = sum(float(value.double().square().sum()) for value in start.values())
-
-    def log_det(precision: float) -> float:
-        return float(curvature.log_det(precision / share))
-
-    # The loss of the given network does not depend on the prior.
-    return Evidence(log_det, squared_norm, 0.0).best()
+        evidence = Evidence(lambda tau: curvature.log_det(tau / share), network.free.start)
+        precision = evidence.best()
+    blocks = [_inverse(block, precision, share, like, factored) for block in curvature.blocks]
+    return Preconditioner(tuple(blocks), precision)
 
 
 def _refuse_large_factors(network: FreeNetwork, structure: str, limits: Limits) -> None:
@@ -173,12 +161,12 @@ def _refuse_large_factors(network: FreeNetwork, structure: str, limits: Limits) 
 
 
 def _inverse(
-    block: Structure, precision: float, share: float, like: Tensor, factored: bool
+    block: Block, precision: float, share: float, like: Tensor, factored: bool
 ) -> LayerInverse | EigenInverse | DiagonalInverse:
     if isinstance(block, Kronecker) and not factored:
-        *bases, variances = block.inverse_in_basis(precision / share)
-        tensors = [tensor.to(like) for tensor in (*bases, variances / share)]
-        return EigenInverse(block.layout, *tensors)
+        variances = block.variances(precision / share) / share
+        bases = block.input_basis.to(like), block.output_basis.to(like)
+        return EigenInverse(block.layout, *bases, variances.to(like))
     if isinstance(block, Kronecker):
         inputs, outputs = block.inverse_factors(precision / share)
         return LayerInverse(block.layout, inputs.to(like), (outputs / share).to(like))

@@ -9,16 +9,21 @@ from typing import Any
 import numpy as np
 from scipy.optimize import minimize_scalar
 
+from .._network.free import Free
+
 # Prior precisions that are tried.
 GRID = np.logspace(-4, 6, 41)
 
 
 class Evidence:
-    """The log marginal likelihood of the training data as a function of the prior precision."""
+    """The log marginal likelihood of the training data as a function of the prior precision.
 
-    def __init__(self, log_det: Callable[[float], Any], squared_norm: float, loss: float) -> None:
-        # The log-determinant as in `Curvature`; the norm of the free parameters; the sum of losses.
-        self._log_det, self._squared_norm, self._loss = log_det, squared_norm, loss
+    ``log_det`` is that of `Curvature`, ``loss`` the sum of losses.
+    """
+
+    def __init__(self, log_det: Callable[[float], Any], free: Free, loss: float = 0.0) -> None:
+        self._squared_norm = sum(float(part.double().square().sum()) for part in free.values())
+        self._log_det, self._loss = log_det, loss
 
     def __call__(self, precision: float) -> float:
         """Return the log marginal likelihood at a precision."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -51,20 +50,16 @@ class Fisher:
         diagonal = self.likelihood.fisher_diagonal(self.scores)
         return diagonal if self.weight is None else diagonal * self.weight[:, None]
 
-    def root(self) -> Tensor:
-        """Return R with R R' the matrix of each sample."""
-        root = self._root(self.scores.to(accumulation_dtype(self.scores.device)))
-        return root if self.weight is None else root * self.weight.sqrt()[:, None, None]
-
-    def drawn_root(self, n_columns: int, generator: torch.Generator) -> Tensor:
-        """Return R of at most so many columns, with R R' the matrix of a sample on average."""
+    def root(
+        self, n_columns: int | None = None, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Return R with R R' the matrix of each sample; on average if it has few drawn columns."""
         scores = self.scores.to(accumulation_dtype(self.scores.device))
-        if not self.likelihood.scores_are_logits or scores.shape[-1] <= n_columns:
-            return self._root(scores)
-        proba = torch.softmax(scores, dim=-1)
-        drawn = torch.multinomial(proba.cpu(), n_columns, True, generator=generator)
-        drawn = one_hot(drawn.to(proba.device), proba.shape[-1]).to(proba)
-        return ((drawn - proba[:, None]) / math.sqrt(n_columns)).mT
+        if n_columns is None or generator is None:
+            root = self._root(scores)
+        else:
+            root = self._drawn_root(scores, n_columns, generator)
+        return root if self.weight is None else root * self.weight.sqrt()[:, None, None]
 
     def _root(self, scores: Tensor) -> Tensor:
         """Return R without weights, with a column for each class or output."""
@@ -73,6 +68,15 @@ class Fisher:
         proba = torch.softmax(scores, dim=-1)
         one = torch.eye(proba.shape[-1]).to(proba)
         return (one - proba[..., None]) * proba.sqrt()[..., None, :]
+
+    def _drawn_root(self, scores: Tensor, n_columns: int, generator: torch.Generator) -> Tensor:
+        """Return R without weights, with at most so many columns, of drawn classes."""
+        if not self.likelihood.scores_are_logits or scores.shape[-1] <= n_columns:
+            return self._root(scores)
+        proba = torch.softmax(scores, dim=-1)
+        drawn = torch.multinomial(proba.cpu(), n_columns, True, generator=generator)
+        drawn = one_hot(drawn.to(proba.device), proba.shape[-1]).to(proba)
+        return ((drawn - proba[:, None]) / math.sqrt(n_columns)).mT
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,38 +102,33 @@ class Jacobians:
 Design = Features | Jacobians
 
 
+@dataclass(frozen=True, eq=False)
 class Head:
     """A linear last layer: scores are its features times its weights, and biases if any."""
 
-    _stored: ClassVar[dict[str, Any]] = {
-        "network": FreeNetwork,
-        "weight": str,
-        "bias": str | None,
-        "likelihood": Likelihood,
-    }
+    network: FreeNetwork
+    layout: Matrices
+    likelihood: Likelihood
 
-    def __init__(
-        self, network: FreeNetwork, weight: str, bias: str | None, likelihood: Likelihood
-    ) -> None:
-        start = network.free.start
-        self.network, self.likelihood = network, likelihood
-        self.layout = Matrices(weight, bias, {name: value.shape for name, value in start.items()})
-        self._weight = self.layout.joint(start)
-        self.n_scores, self.n_features = self._weight.shape
+    @property
+    def weight(self) -> Tensor:
+        """Weights and biases, (n_scores, n_features)."""
+        return self.layout.joint(self.network.free.start)
 
-    def _to_store(self) -> dict[str, Any]:
-        names = {"weight": self.layout.weight, "bias": self.layout.bias}
-        return {"network": self.network, **names, "likelihood": self.likelihood}
+    @property
+    def n_scores(self) -> int:
+        """Number of scores of a sample."""
+        return len(self.weight)
 
     def scores_and_design(self, rows: Rows) -> tuple[Tensor, Features]:
         """Return scores and features of samples, given by their values at the cut."""
         (features,) = rows
         features = self.layout.inputs(features).to(accumulation_dtype(features.device))
-        return features @ self._weight.to(features.dtype).T, Features(features)
+        return features @ self.weight.to(features.dtype).T, Features(features)
 
     def bytes_per_row(self) -> int:
         """Return the memory that the design of a sample takes."""
-        return 8 * (self.n_features + self.n_scores)
+        return 8 * sum(self.weight.shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -240,7 +239,9 @@ def find_head(network: FreeNetwork) -> Head | None:
         likelihood = CategoricalLikelihood("binary_logit")
     elif endings or link not in ("logits", "binary_logit", "mean", "mean_log_variance"):
         return None
-    return Head(network, parts[0], parts[1] if len(parts) > 1 else None, likelihood)
+    shapes = {name: value.shape for name, value in network.free.start.items()}
+    weight, bias = (*parts, None)[:2]
+    return Head(network, Matrices(weight, bias, shapes), likelihood)
 
 
 def score_view(network: FreeNetwork, original: Prediction) -> View:

@@ -96,16 +96,12 @@ class Structure(Generic[AnyLayout]):
         vars(structure).update(tensors)
         return structure
 
-    def add(self, design: Design, fisher: Fisher) -> None:
-        """Add training samples."""
-        raise NotImplementedError
-
     def finish(self) -> None:
         """Decompose what was added."""
 
     def rotate(self, values: Free) -> Tensor:
         """Return parameters, which may have axes in front, in the basis of the eigenvalues."""
-        raise NotImplementedError
+        return self.layout.flatten(values)
 
     def log_det(self, precision: float) -> Tensor:
         """Return the log-determinant of (curvature + precision), minus that of the precision."""
@@ -115,10 +111,6 @@ class Structure(Generic[AnyLayout]):
         """Return the covariance of scores under (curvature + precision)^-1."""
         rotated = self.rotate(design.values)
         return (rotated / (self.eigenvalues + precision)) @ rotated.mT
-
-    def spread_of_features(self, features: Tensor, precision: float) -> ScoreSpread:
-        """Return how the scores of a linear last layer spread, given its features."""
-        raise NotImplementedError
 
     def bytes_per_row(self, n_scores: int) -> int:  # noqa: ARG002
         """Return the memory that a spread takes for a sample besides its design."""
@@ -196,10 +188,6 @@ class Diagonal(Structure[Layout]):
             squares = (scaled**2).sum(dim=(0, 1))
         self.eigenvalues = self.eigenvalues + squares
 
-    def rotate(self, values: Free) -> Tensor:
-        """Return parameters as vectors."""
-        return self.layout.flatten(values)
-
     def spread_of_features(self, features: Tensor, precision: float) -> ScoreSpread:
         """Return how the scores of a linear last layer spread."""
         variances = 1 / (self.eigenvalues.reshape(-1, features.shape[1]) + precision)
@@ -216,9 +204,9 @@ class Kronecker(Structure[Matrices]):
     _stored: ClassVar[dict[str, Any]] = {
         "layout": Matrices,
         "_inputs": Tensor,
-        "_input_basis": Tensor,
+        "input_basis": Tensor,
         "_outputs": Tensor,
-        "_output_basis": Tensor,
+        "output_basis": Tensor,
     }
 
     def __init__(self, layout: Matrices) -> None:
@@ -250,8 +238,8 @@ class Kronecker(Structure[Matrices]):
 
     def finish(self) -> None:
         """Decompose what was added."""
-        self._inputs, self._input_basis = _eigen(self._inputs / (self._total or 1.0))
-        self._outputs, self._output_basis = _eigen(self._outputs)
+        self._inputs, self.input_basis = _eigen(self._inputs / (self._total or 1.0))
+        self._outputs, self.output_basis = _eigen(self._outputs)
 
     def inverse_factors(self, precision: float) -> tuple[Tensor, Tensor]:
         """Return inverses of both factors, of inputs and outputs, with factored damping.
@@ -266,50 +254,55 @@ class Kronecker(Structure[Matrices]):
         root = math.sqrt(precision)
         return damped_inverse(factors[0], root * ratio), damped_inverse(factors[1], root / ratio)
 
-    def inverse_in_basis(self, precision: float) -> tuple[Tensor, Tensor, Tensor]:
-        """Return bases of inputs and outputs, and there the inverse of the sum, (n_out, n_in)."""
-        return self._input_basis, self._output_basis, self._variances(precision)
-
     @property
     def eigenvalues(self) -> Tensor:  # type: ignore[override]
         """Eigenvalues of the product, in any order."""
         return (self._outputs[:, None] * self._inputs).flatten()
 
-    def _variances(self, precision: float) -> Tensor:
+    def variances(self, precision: float) -> Tensor:
+        """Return the inverse of (curvature + precision) in the bases of the factors."""
         return 1 / (self._outputs[:, None] * self._inputs + precision)
 
     def rotate(self, values: Free) -> Tensor:
         """Return parameters in the basis of the eigenvalues."""
         joint = self.layout.joint(values)
-        return (self._output_basis.T @ joint @ self._input_basis).flatten(-2)
+        return (self.output_basis.T @ joint @ self.input_basis).flatten(-2)
 
     def covariance(self, design: Jacobians, precision: float) -> Tensor:
         """Return the covariance of scores under (curvature + precision)^-1."""
         if self.layout.layer not in design.places:
             return super().covariance(design, precision)
         inputs, gradients = design.places[self.layout.layer]
-        inputs = self.layout.inputs(inputs) @ self._input_basis
-        gradients = gradients @ self._output_basis
+        inputs = self.layout.inputs(inputs) @ self.input_basis
+        gradients = gradients @ self.output_basis
         if inputs.shape[1] == 1:
             # A product of two vectors: its square is one of squares.
-            weights = (inputs[:, 0] ** 2 @ self._variances(precision).T)[:, None]
+            weights = (inputs[:, 0] ** 2 @ self.variances(precision).T)[:, None]
             return (gradients[:, :, 0] * weights) @ gradients[:, :, 0].mT
         rotated = torch.einsum("nkto,nti->nkoi", gradients, inputs).flatten(2)
         return (rotated / (self.eigenvalues + precision)) @ rotated.mT
 
     def spread_of_features(self, features: Tensor, precision: float) -> ScoreSpread:
         """Return how the scores of a linear last layer spread."""
-        variances = (features @ self._input_basis) ** 2 @ self._variances(precision).T
-        return ScoreSpread(self._output_basis, variances.sqrt())
+        variances = (features @ self.input_basis) ** 2 @ self.variances(precision).T
+        return ScoreSpread(self.output_basis, variances.sqrt())
+
+
+Block = Full | Diagonal | Kronecker
 
 
 class Curvature:
-    """A curvature of independent blocks, finished."""
+    """A curvature of independent blocks."""
 
-    _stored: ClassVar[dict[str, Any]] = {"blocks": list[Full | Diagonal | Kronecker]}
+    _stored: ClassVar[dict[str, Any]] = {"blocks": list[Block]}
 
-    def __init__(self, blocks: list[Structure]) -> None:
+    def __init__(self, blocks: list[Block]) -> None:
         self.blocks = blocks
+
+    def finish(self) -> None:
+        """Decompose what was added."""
+        for block in self.blocks:
+            block.finish()
 
     def log_det(self, precision: float) -> Tensor:
         """Return the log-determinant of (curvature + precision), minus that of the precision."""

@@ -13,7 +13,7 @@ from .._network.inputs.rows import Inputs
 from .._network.limits import Limits, slices
 from .._network.predictions import Prediction
 from .models import AdversarialModels
-from .searches import FoundModels, Trace
+from .searches import FoundModels, models_at
 
 # Training samples of one pass over all of them.
 _ROWS_AT_ONCE = 512
@@ -70,7 +70,7 @@ def costs_of_rivals(
         for number, target in enumerate(searches.target.tolist()):
             if not rivals.found[number] or own[number]:
                 continue
-            free = {name: value[number : number + 1] for name, value in rivals.free.items()}
+            free = models_at(rivals.free, slice(number, number + 1))
             parts = [
                 problem.network.losses(free, problem.training, rows)[0]
                 - problem.training.weighted(problem.training.losses[rows], rows)
@@ -84,27 +84,23 @@ def search_traces(
     models: AdversarialModels, inputs: Inputs, original: Prediction, limits: Limits
 ) -> Iterator[list[dict[str, Any]]]:
     """Yield every step of the searches of each sample."""
+    problem = models.problem
     for row in slices(len(inputs), 1):
+        given: Any = original[row]
         found = []
-        for searches in models.searches(inputs[row], original[row], limits):
-            trace = models.engine.trace(models.problem, searches)
+        for searches in models.searches(inputs[row], given, limits):
+            predictions, costs = zip(*models.engine.trace(problem, searches), strict=True)
+            prediction = given.stack(predictions)
+            nats = torch.stack(costs).cpu().double().numpy()
+            divergence = given[:, None].kl(prediction).cpu().double().numpy()
             for number, target in enumerate(searches.target.tolist()):
-                found.append(_trace(models, original[row], trace, number, target))
+                trace = {
+                    "prediction": _as_array(prediction[:, number]),
+                    "divergence": divergence[:, number],
+                    "loss_increase": nats[:, number] / problem.n_training_rows,
+                }
+                found.append({"target": problem.targets.name(target), **trace})
         yield found
-
-
-def _trace(
-    models: AdversarialModels, original: Any, trace: Trace, number: int, target: int
-) -> dict[str, Any]:
-    one = slice(number, number + 1)
-    predictions: list[Any] = [prediction[one] for prediction in trace.predictions]
-    costs = np.array([float(cost[number]) for cost in trace.costs])
-    return {
-        "target": models.problem.targets.name(target),
-        "prediction": np.concatenate([_as_array(p) for p in predictions]),
-        "divergence": np.array([float(original.kl(p)) for p in predictions]),
-        "loss_increase": costs / models.problem.n_training_rows,
-    }
 
 
 def _as_array(prediction: Any) -> np.ndarray:

@@ -11,10 +11,12 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from .._curvature.layouts import Vectors
 from .._network.free import Free, FreeNetwork
 from .._network.limits import slices
 from .._network.predictions import Categorical, Gaussian, Prediction
 from .._network.reference import Rows, TrainingSet
+from .searches import Searches
 from .targets import Targets
 
 # Precision of the prior around the given network: for classes, and where the marginal likelihood
@@ -48,15 +50,37 @@ class Problem:
 
     def default_precision(self) -> float | None:
         """Return the precision of the prior; None for the one of the largest likelihood."""
-        if self.is_classification:
-            n_parameters = sum(value.numel() for value in self.network.free.start.values())
-            per_sample = min(n_parameters / self.n_training_rows, _MAX_PER_SAMPLE)
-            return _PRECISION_OF_CLASSES * self.targets.n_answers**1.5 * per_sample
-        return None
+        if not self.is_classification:
+            return None
+        per_sample = min(self.network.free.size / self.n_training_rows, _MAX_PER_SAMPLE)
+        return _PRECISION_OF_CLASSES * self.targets.n_answers**1.5 * per_sample
 
     def for_thread(self) -> Problem:
         """Return one that may be worked on beside this one."""
         return replace(self, network=self.network.for_thread())
+
+    @property
+    def layout(self) -> Vectors:
+        """How the free parameters of models are rows of a matrix."""
+        start = self.network.free.start
+        return Vectors({name: value.shape for name, value in start.items()})
+
+    def given_models(self, number: int) -> Tensor:
+        """Return the free parameters of the given network, once for each of some models."""
+        return self.layout.flatten(self.network.free.start).expand(number, -1)
+
+    def predict_at(self, models: Tensor, query: Rows) -> Any:
+        """Return predictions of models, rows of free parameters, for the query of each."""
+        weights = self.network.free.weights(self.layout.unflatten(models))
+        # Every sample twice: modules that squeeze their output would lose the axis of a single one.
+        twice = tuple(part[:, None].expand(-1, 2, *part.shape[1:]) for part in query)
+        prediction: Any = self.network.executor.predict_each(weights, twice)
+        return prediction[:, 0]
+
+    def score(self, prediction: Any, searches: Searches) -> Tensor:
+        """Return the score of the target of each search."""
+        targets: Any = self.targets
+        return targets.score(prediction, searches.original, searches.target)
 
     def predict(self, free: Free, index: Tensor, query: Rows) -> tuple[Any, Any]:
         """Return predictions of models for training samples, and for the query of each."""

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._network.free import Free, FreeNetwork
 from .._network.inputs.rows import Inputs
 from .._network.limits import Limits, slices
 from .._network.outputs import NetworkErrors
@@ -20,7 +19,7 @@ from ..exceptions import NetworkError
 from .models import AdversarialModels
 from .natural.refine import NEAR_ANSWER, Boundary, Effort, cheapest_models, effort_for
 from .problem import Problem
-from .searches import FoundModels, Searches
+from .searches import Searches
 
 _ROWS_AT_ONCE = 512
 # Share of the costliest samples among the training samples on which costs are measured.
@@ -58,12 +57,12 @@ def _refined(
     """Return costs of the answers of searches, and models that give them."""
     path = as_double(models.engine.outcome(models.problem, searches).cost)
     first = models.engine.first_rivals(models.problem, searches, close=False)
-    rivals = torch.cat([as_double(value.flatten(1)) for value in first.free.values()], dim=1)
+    rivals = as_double(models.problem.layout.flatten(first.free))
     some = (path > 0).nonzero()[:, 0]
     if not len(some):
         return path, rivals
     try:
-        costs, best = _least(models, searches, first, some, effort)
+        costs, best = _least(models, searches.at(some), rivals[some], first.found[some], effort)
     except NetworkError:
         # Not every network can be differentiated twice, or run in double precision.
         return path, rivals
@@ -75,62 +74,51 @@ def _exact_problem(problem: Problem) -> Problem:
     """Return a problem in double precision, where the device has it."""
     if problem.training.target.device.type == "mps":
         return problem
-    network = problem.network
-    free, executor = network.free, network.executor
-    free = replace(free, start=as_double(free.start), updates=as_double(free.updates))
+    free, executor = problem.network.free, problem.network.executor
     with NetworkErrors():
         module = copy.deepcopy(executor.module).double()
-    executor = type(executor)(module, executor.likelihood)
-    exact: FreeNetwork = replace(network, free=free, executor=executor)
-    return replace(problem, network=exact, training=problem.training.in_double())
+    network = replace(
+        problem.network,
+        free=replace(free, start=as_double(free.start), updates=as_double(free.updates)),
+        executor=type(executor)(module, executor.likelihood),
+    )
+    return replace(problem, network=network, training=problem.training.in_double())
 
 
 def _least(
-    models: AdversarialModels,
-    searches: Searches,
-    first: FoundModels,
-    some: Tensor,
-    effort: Effort,
+    models: AdversarialModels, asked: Searches, found: Tensor, known: Tensor, effort: Effort
 ) -> tuple[Tensor, Tensor]:
     """Return costs of the cheapest models for some searches, infinite if none is, and these."""
     problem = _exact_problem(models.problem)
-    network = problem.network
-    start = {name: value[None] for name, value in network.free.start.items()}
-    given = _on_training(problem, start)[0]
-    found = as_double({name: value[some] for name, value in first.free.items()})
-    weight = problem.training.weight
-    weight = torch.ones_like(problem.training.losses) if weight is None else weight
-    weight = weight * problem.n_training_rows / len(weight)
+    given = _on_training(problem, problem.given_models(1))[0]
+    each = torch.full_like(problem.training.losses, problem.n_training_rows / len(problem.training))
+    weight = problem.training.weighted(each, slice(None))
     index, count = _training_sample(given.kl(_on_training(problem, found)) * weight, effort.n_rows)
     boundary = Boundary(
         problem,
         None if models.engine.inverse is None else models.engine.inverse.in_double(),
-        tuple(as_double(part[some]) for part in searches.queries),
-        searches.original[some].map(as_double),
-        searches.target[some],
+        replace(asked, query=as_double(asked.query), given=as_double(asked.given)),
         index,
         count * weight[index],
         given[index],
         models.engine.precision,
     )
-    own = boundary.layout.flatten(found)
-    best, least = boundary.start(), torch.full_like(own[:, 0], torch.inf)
+    best, least = boundary.start(), torch.full_like(found[:, 0], torch.inf)
     # Judged on all training samples.
-    for candidates in cheapest_models(boundary, own, first.found[some], effort):
-        free = boundary.free(candidates)
+    for candidates in cheapest_models(boundary, found, known, effort):
         with torch.no_grad():
-            nats = given.kl(_on_training(problem, free)) @ weight + boundary.prior(free)
-            reached = boundary.score(free) > -NEAR_ANSWER
-        better = reached & (nats < least)
+            divergence = given.kl(_on_training(problem, candidates))
+            nats = divergence @ weight + boundary.prior(candidates)
+            better = (boundary.score(candidates) > -NEAR_ANSWER) & (nats < least)
         best = torch.where(better[:, None], candidates, best)
         least = torch.where(better, nats, least)
     return least, best
 
 
 @torch.no_grad()
-def _on_training(problem: Problem, free: Free) -> Any:
+def _on_training(problem: Problem, models: Tensor) -> Any:
     """Return predictions of models for all training samples."""
-    training = problem.training
+    training, free = problem.training, problem.layout.unflatten(models)
     parts: list[Any] = [
         problem.network.predict(free, training.rows_at(rows))
         for rows in slices(len(training), _ROWS_AT_ONCE)

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from .._network.free import Free
-from .._network.predictions import Prediction
 from .._network.reference import Rows
 
 
@@ -48,10 +47,15 @@ class Searches:
         """The given network's prediction for the sample of each search."""
         return self.given.map(lambda part: part.repeat_interleave(self.n_targets, dim=0))
 
-    @property
-    def queries(self) -> Rows:
-        """Values at the cut of the sample of each search."""
-        return tuple(part.repeat_interleave(self.n_targets, dim=0) for part in self.query)
+    def at(self, number: Tensor) -> Searches:
+        """Return some of the searches by their numbers, each with a sample of its own."""
+        sample = number // self.n_targets
+        query = tuple(part[sample] for part in self.query)
+        return Searches(query, self.given[sample], self.target[number, None])
+
+    def each(self) -> Searches:
+        """Return all searches, each with a sample of its own."""
+        return self.at(torch.arange(len(self), device=self.targets.device))
 
     def hand_over(self, posterior: Accumulator, prediction: Any, log_weights: Tensor) -> None:
         """Give models (n_models, n_searches) with their weights to an accumulator."""
@@ -73,12 +77,9 @@ class Outcome:
     diverged: Tensor  # (n_searches,): which searches have left the range of numbers
 
 
-@dataclass(frozen=True, eq=False)
-class Trace:
-    """Predictions and costs, in nats, of the models of every step."""
-
-    predictions: list[Prediction]
-    costs: list[Tensor]
+def models_at(free: Free, index: Tensor | slice) -> Free:
+    """Return the free parameters of some models, given those of all."""
+    return {name: value.detach()[index] for name, value in free.items()}
 
 
 class FoundModels:
@@ -90,10 +91,14 @@ class FoundModels:
         self.free = {
             name: value.expand(n_searches, *value.shape).clone() for name, value in start.items()
         }
-        self.prediction = searches.original.clone()
+        self.prediction = self._original = searches.original
         self.cost = searches.targets.new_zeros(n_searches, dtype=torch.float64)
         self.divergence = torch.zeros_like(self.cost)
         self.found = torch.zeros_like(self.cost, dtype=torch.bool)
+
+    def is_surpassed(self, number: Tensor, prediction: Any) -> Tensor:
+        """Return where models of searches with these numbers are more divergent."""
+        return self._original[number].kl(prediction) > self.divergence[number]
 
     def take(
         self,
@@ -101,17 +106,17 @@ class FoundModels:
         which: Tensor,
         prediction: Any,
         cost: Tensor,
-        divergence: Tensor,
         free: Callable[[Tensor], Free],
     ) -> None:
         """Replace the models of some of the searches with these numbers."""
         places = which.nonzero()[:, 0]
-        kept = number[places]
-        found = free(places)
-        for name in self.free:
-            value = found[name]
-            self.free[name].index_copy_(0, kept, value.detach().to(self.free[name]))
+        if not len(places):
+            return
+        kept, found = number[places], free(places)
+        for name, own in self.free.items():
+            own.index_copy_(0, kept, found[name].detach().to(own))
+        divergence = self._original[kept].kl(prediction[places])
         self.prediction = self.prediction.replaced(number, which, prediction)
         self.cost.index_copy_(0, kept, cost[places].to(self.cost))
-        self.divergence.index_copy_(0, kept, divergence[places].to(self.divergence))
+        self.divergence.index_copy_(0, kept, divergence.to(self.divergence))
         self.found[kept] = True

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Any
 
+from .._arguments import allowed, arguments
 from .._typing import Device, MemoryLimit, NoiseVariance, Parameters, RandomState
-from ..base._arguments import allowed, arguments
 from ..base._classifier import BaseUncertaintyClassifier
 from ..base._estimator import BaseUncertaintyEstimator
 from ..base._regressor import BaseUncertaintyRegressor

@@ -8,11 +8,11 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
+from .._arguments import arguments, integer, real
 from .._documented import CLASSIFIER, REGRESSOR, documented
 from .._network.free import draw_batches
 from .._network.limits import Limits
 from .._posterior.progress import tracked
-from ..base._arguments import arguments, integer, real
 from ..exceptions import warn
 from ._gradient import init, mean_gradient, stable_step_size, update
 from ._method import ClassifierMethod, RegressorMethod

@@ -9,6 +9,7 @@ import numpy as np
 from sklearn import config_context
 from sklearn.utils.parallel import Parallel, delayed
 
+from .._arguments import allowed, arguments, integer
 from .._documented import CLASSIFIER, REGRESSOR, documented
 from .._messages import shown
 from .._network.adapters import is_pretrained
@@ -18,7 +19,6 @@ from .._network.training import train, untrained
 from .._posterior.accumulate import Posterior
 from .._posterior.fitted import AnyModels, FittedMethod, Question
 from .._posterior.progress import tracked
-from ..base._arguments import allowed, arguments, integer
 from ..base._data import FitData
 from ..base._estimator import BaseUncertaintyEstimator
 from ..base._wrapping import N_JOBS

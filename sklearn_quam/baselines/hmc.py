@@ -11,6 +11,7 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
+from .._arguments import arguments, integer, real
 from .._documented import CLASSIFIER, REGRESSOR, documented
 from .._network.inputs.rows import Inputs, StoredRows
 from .._network.limits import Limits, accumulation_dtype, slices
@@ -19,7 +20,6 @@ from .._posterior.accumulate import Posterior
 from .._posterior.estimate import chain_effective_sample_size, split_r_hat
 from .._posterior.fitted import FittedMethod, Question
 from .._posterior.progress import tracked
-from ..base._arguments import arguments, integer, real
 from ..base._data import FitData
 from ..exceptions import warn
 from ._hamiltonian import Potential, StepSize, draw, first_step_size, init, update

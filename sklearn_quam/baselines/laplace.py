@@ -15,6 +15,7 @@ import torch
 from sklearn.utils._param_validation import Interval, StrOptions
 from torch import Tensor
 
+from .._arguments import allowed, arguments, integer
 from .._curvature.measure import STRUCTURES, measure_curvature, view_by_layers
 from .._curvature.prior import Evidence
 from .._curvature.scores import View, score_view
@@ -27,7 +28,6 @@ from .._posterior.accumulate import Posterior
 from .._posterior.fitted import FittedMethod, Question
 from .._posterior.training_range import refuse_beyond_range
 from .._typing import Parameters
-from ..base._arguments import allowed, arguments, integer
 from ..base._data import FitData
 from ..base._estimator import BaseUncertaintyEstimator
 from ._method import ClassifierMethod, RegressorMethod, WeightArguments
@@ -101,11 +101,11 @@ class _Laplace(LaplaceArguments, BaseUncertaintyEstimator):
         view = score_view(network, fit.original[:1])
         training = fit.training.behind_cut()
         normal = _normal_numbers(self.n_samples, view.n_scores, fit.seed)
-        groups = slices(len(training), limits.number_that_fits(view.bytes_per_row()))
         everything = torch.arange(len(training))
-        curvature = measure_curvature(view, training, everything, self.structure, groups)
-        norm = sum(float(value.double().square().sum()) for value in network.free.start.values())
-        evidence = Evidence(curvature.log_det, norm, self.reference_loss_ * len(training))
+        curvature = measure_curvature(view, training, everything, self.structure, limits)
+        curvature.finish()
+        loss = self.reference_loss_ * len(training)
+        evidence = Evidence(curvature.log_det, network.free.start, loss)
         precision = self.prior_precision
         precision = evidence.best() if isinstance(precision, str) else float(precision)
         self.prior_precision_ = precision

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from .._arguments import allowed, arguments, integer
 from .._documented import CLASSIFIER, REGRESSOR, documented
 from .._network.cut.layers import last_module, layers_in_order
 from .._network.cut.split import SplitModule, split_module
@@ -32,7 +33,6 @@ from .._network.outputs import NetworkErrors
 from .._network.predictions import Prediction
 from .._posterior.accumulate import Posterior
 from .._posterior.fitted import FittedMethod, Question
-from ..base._arguments import allowed, arguments, integer
 from ..base._data import FitData
 from ..base._estimator import BaseUncertaintyEstimator
 from ._method import ClassifierMethod, RegressorMethod

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from .._arguments import arguments
 from .._documented import CLASSIFIER, REGRESSOR, documented
 from .._posterior.fitted import FittedMethod
-from ..base._arguments import arguments
 from ._method import ClassifierMethod, RegressorMethod
 from .deep_ensemble import DeepEnsembleClassifier, Ensemble, Members
 from .laplace import GaussianModels, LaplaceArguments, LaplaceClassifier, LaplaceRegressor

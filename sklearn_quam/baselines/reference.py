@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .._arguments import arguments
 from .._documented import CLASSIFIER, REGRESSOR, documented
 from .._network.inputs.rows import Inputs, StoredRows
 from .._network.limits import Limits, rows_at_once
 from .._network.predictions import Prediction
 from .._posterior.accumulate import Posterior
 from .._posterior.fitted import FittedMethod, Question
-from ..base._arguments import arguments
 from ..base._data import FitData
 from ..base._estimator import BaseUncertaintyEstimator
 from ._method import ClassifierMethod, RegressorMethod

@@ -7,11 +7,11 @@ import math
 import torch
 from torch import Tensor
 
+from .._arguments import arguments, integer, real
 from .._documented import CLASSIFIER, REGRESSOR, documented
 from .._network.free import draw_batches
 from .._network.limits import Limits
 from .._posterior.progress import tracked
-from ..base._arguments import arguments, integer, real
 from ._gradient import init, mean_gradient, stable_step_size, update
 from ._method import ClassifierMethod, RegressorMethod
 from ._weights import SampledWeights, TrainingLoss

@@ -21,12 +21,12 @@ from sklearn.utils._param_validation import HasMethods, Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
+from .._arguments import allowed, arguments, real
 from .._documented import documented, parsed
 from .._messages import ShortMessages, shown
 from .._network.inputs.rows import from_tensor
 from .._network.inputs.sources import count_rows, open_source, some_rows
 from .._typing import RandomState
-from ..base._arguments import allowed, arguments, real
 from ..base._conformal import noise_and_calibration_rows
 from ..base._doubt import DoubtScale
 from ..base._inside import finite, method_and_rows, opened, scored_method_and_rows

@@ -10,10 +10,10 @@ from sklearn.utils import get_tags
 from sklearn.utils._param_validation import HasMethods
 from sklearn.utils.validation import check_is_fitted
 
+from .._arguments import allowed, arguments
 from .._documented import documented
 from .._messages import ShortMessages
 from .._posterior.results import COMPONENTS
-from ..base._arguments import allowed, arguments
 from ..base._inside import method_and_rows, opened
 from ._reject import ARGUMENTS
 

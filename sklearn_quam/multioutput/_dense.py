@@ -12,12 +12,12 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
 
+from .._arguments import allowed, arguments
 from .._documented import documented
 from .._network.inputs.rows import Inputs, Source, from_tensor
 from .._network.limits import batches, computing
 from .._posterior.results import Uncertainty
 from .._typing import RandomState
-from ..base._arguments import allowed, arguments
 from ._head import SHARED, HeadClassifier, open_rows, targets_of
 
 

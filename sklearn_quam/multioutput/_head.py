@@ -14,6 +14,7 @@ from sklearn.utils._param_validation import HasMethods
 from torch import Tensor, nn
 from torch.nn import functional
 
+from .._arguments import allowed, arguments
 from .._documented import parsed
 from .._messages import ShortMessages
 from .._network.adapters import module_of
@@ -23,7 +24,6 @@ from .._network.inputs.sources import StoredArrays, open_source
 from .._network.limits import computing, peak_bytes, short_passes
 from .._network.outputs import InvalidOutputError, NetworkErrors, first, picked
 from .._network.reference import cannot_process, check_names, first_run
-from ..base._arguments import allowed, arguments
 from ..ood._core.reading import run_noting
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)

@@ -15,11 +15,11 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.metaestimators import _BaseComposition
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from .._arguments import allowed, arguments
 from .._documented import DETECTOR, documented
 from .._messages import ShortMessages
 from .._network.inputs.rows import from_tensor
 from .._network.inputs.sources import count_rows, open_source, some_rows
-from ..base._arguments import allowed, arguments
 from ..base._doubt import DoubtScale
 from ..base._inside import method_and_rows, opened
 from ._core.fitted import Thresholded

@@ -14,9 +14,9 @@ from scipy.special import logsumexp
 from sklearn.neighbors import NearestNeighbors
 from sklearn.utils._param_validation import Interval, StrOptions
 
+from .._arguments import allowed, arguments, integer
 from .._documented import DETECTOR, documented
 from .._messages import shown
-from ..base._arguments import allowed, arguments, integer
 from ..base._wrapping import N_JOBS
 from ..exceptions import warn
 from ._core.detector import BaseDetector

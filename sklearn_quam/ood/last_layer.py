@@ -9,8 +9,8 @@ import numpy as np
 from scipy.spatial.distance import cdist
 from scipy.special import log_softmax, softmax
 
+from .._arguments import allowed, arguments, real
 from .._documented import DETECTOR, documented
-from ..base._arguments import allowed, arguments, real
 from ..exceptions import warn
 from ._core.detector import BaseDetector
 from ._core.fitted import FittedDetector, Known, Score

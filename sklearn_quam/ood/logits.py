@@ -10,8 +10,8 @@ from scipy.special import log_softmax, logsumexp
 from sklearn.metrics import roc_auc_score
 from sklearn.utils._param_validation import Interval, StrOptions
 
+from .._arguments import allowed, arguments, integer, real
 from .._documented import DETECTOR, documented
-from ..base._arguments import allowed, arguments, integer, real
 from ._core.detector import BaseDetector
 from ._core.fitted import FittedDetector, Known, Score
 from ._core.reading import Seen

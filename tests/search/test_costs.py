@@ -13,7 +13,7 @@ from torch import nn
 
 from benchmarks.costs import compared
 from sklearn_quam import NaturalSearch, PenaltySearch, QUAMClassifier, QUAMRegressor
-from sklearn_quam._search.penalty.costs import AnswerCosts
+from sklearn_quam._search.penalty.samplers import AnswerCosts
 from sklearn_quam.exceptions import CollapsedWeightsWarning
 
 from ..networks import LABELS, TARGET, TWO_TARGETS, X_NEW, X, dense, train

@@ -31,11 +31,8 @@ from sklearn_quam._network.cut.chain import Chain
 from sklearn_quam._network.inputs.rows import Inputs
 from sklearn_quam._network.limits import short_passes
 from sklearn_quam._search.natural import arguments
-from sklearn_quam._search.natural.chain import ChainSteps
+from sklearn_quam._search.natural.chain import ChainSteps, HeadSteps
 from sklearn_quam._search.natural.general import GeneralSteps
-from sklearn_quam._search.natural.head import HeadSteps
-from sklearn_quam._search.natural.linear import LinearSteps
-from sklearn_quam._search.natural.walk import walk
 from sklearn_quam._search.searches import Searches
 from sklearn_quam.exceptions import CurvatureError
 
@@ -157,6 +154,18 @@ def test_any_parameters_of_a_convolutional_network(parameters, search):
     assert (diagnostics.n_diverged == 0).all()
     alone = np.concatenate([est.predict_uncertainty(row[None]).epistemic for row in rows])
     np.testing.assert_allclose(alone, u.epistemic, rtol=1e-7)
+
+
+@pytest.mark.parametrize("search", ["natural", "linear"])
+def test_where_no_model_is_feasible_the_given_network_is_shown(search, monkeypatch):
+    monkeypatch.setattr(arguments, "SLACK", -1.0)
+    rows = IMAGES.astype(np.float64)
+    net = trained(3, LABELS, convolutional, rows, 2)
+    est = QUAMClassifier(net, search=search, parameters="all").fit(rows, LABELS)
+    for model in est.adversarial_models(rows[:1])[0]:
+        assert not model["feasible"]
+        assert model["divergence"] == 0
+        np.testing.assert_allclose(model["prediction"], est.predict_proba(rows[:1])[0])
 
 
 # -- the path and its integral ---------------------------------------------------------------
@@ -385,11 +394,8 @@ def test_a_step_stays_on_its_device_and_reads_nothing_back(search, kind, paramet
         }
         fake_problem = dataclasses.replace(problem, network=network, **parts)
         fake_steps, fake_searches = as_fake(steps, DEVICE), as_fake(searches, DEVICE)
-        if isinstance(steps, LinearSteps):
+        if isinstance(search, NaturalSearch | LinearSearch):
             found = fake_steps.paths(fake_problem, fake_searches).points[-1]
-            predicted, cost = found.prediction, found.cost
-        elif isinstance(search, NaturalSearch):
-            found = walk(fake_steps, fake_problem, fake_searches).points[-1]
             predicted, cost = found.prediction, found.cost
         else:
             state = fake_steps.init(fake_problem, fake_searches)

@@ -6,9 +6,8 @@ import torch
 from torch import nn
 
 from sklearn_quam import NaturalSearch, QUAMClassifier
-from sklearn_quam._search.natural.chain import ChainSteps
+from sklearn_quam._search.natural.chain import ChainSteps, HeadSteps
 from sklearn_quam._search.natural.general import GeneralSteps
-from sklearn_quam._search.natural.head import HeadSteps
 
 from ..networks import IMAGES, LABELS, X_NEW, X, train
 from .slow_natural import SlowHead, SlowNatural

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -12,14 +11,12 @@ from torch import Tensor
 
 from ..._curvature.preconditioner import Preconditioner
 from ..problem import Problem
-from ..searches import Accumulator, FoundModels, Outcome, Searches, Trace
-from .chain import ChainSteps
+from ..searches import Accumulator, FoundModels, Outcome, Searches
+from .chain import ChainSteps, HeadSteps
 from .gaussian import GaussianHead
 from .general import GeneralSteps
-from .head import HeadSteps
 from .linear import LinearSteps
-from .paths import Paths, Point, outcome, probability_bounds, weighted
-from .walk import Watch, walk
+from .paths import Point, outcome, probability_bounds, weighted
 
 # A search ends when its model weighs less than exp(-12).
 _LEAST_LOG_WEIGHT = 12.0
@@ -62,44 +59,42 @@ class NaturalEngine:
         if self.gaussian is not None:
             return self.gaussian.sample(problem, searches, posterior, self.temperature)
         until = _LEAST_LOG_WEIGHT * self.temperature
-        paths = self._paths(problem, searches, until)
-        targets: Any = problem.targets
-        score = partial(targets.score, original=searches.original, target=searches.target)
+        paths = self.steps.paths(problem, searches, until)
+        score = partial(problem.score, searches=searches)
         models, log_weights = weighted(paths, score, self.temperature)
         searches.hand_over(posterior, models, log_weights)
-        return outcome(paths, targets.level, targets.continues)
+        return outcome(paths, problem.targets)
 
     def outcome(self, problem: Problem, searches: Searches) -> Outcome:
         """Return costs of the answers of searches."""
         if self.gaussian is not None:
             return self.gaussian.outcome(problem, searches)
-        targets = problem.targets
-        return outcome(self._paths(problem, searches), targets.level, targets.continues)
+        return outcome(self.steps.paths(problem, searches), problem.targets)
 
     def bounds(self, problem: Problem, searches: Searches, slack: float) -> tuple[Tensor, Tensor]:
         """Return bounds of probabilities over the models that cost no more than a slack."""
-        return probability_bounds(self._paths(problem, searches), slack)
+        return probability_bounds(self.steps.paths(problem, searches), slack)
 
-    def trace(self, problem: Problem, searches: Searches) -> Trace:
-        """Return every model that searches meet."""
-        points = self._paths(problem, searches).points
-        return Trace([p.prediction for p in points], [p.cost for p in points])
+    def trace(self, problem: Problem, searches: Searches) -> list[tuple[Any, Tensor]]:
+        """Return prediction and cost of every model that searches meet."""
+        return [
+            (point.prediction, point.cost) for point in self.steps.paths(problem, searches).points
+        ]
 
     def best_models(self, problem: Problem, searches: Searches) -> FoundModels:
         """Return the most divergent model of each search that explains the training data."""
         keeper = FoundModels(problem.network.free.start, searches)
-        original = searches.original
 
         def watch(number: Tensor, point: Point, free: Any) -> None:
-            divergence = original[number].kl(point.prediction)
-            better = point.prediction.is_finite() & (point.cost <= self.slack)
-            better &= divergence > keeper.divergence[number]
-            keeper.take(number, better, point.prediction, point.cost, divergence, free)
+            fine = point.prediction.is_finite() & (point.cost <= self.slack)
+            better = fine & keeper.is_surpassed(number, point.prediction)
+            keeper.take(number, better, point.prediction, point.cost, free)
 
-        self._paths(problem, searches, watch=watch)
+        self.steps.paths(problem, searches, watch=watch)
         # The estimates of the path are measured on all training samples.
         every = torch.arange(len(problem.training), device=searches.targets.device)
-        _, increase = problem.at_query_and_increase(keeper.free, searches.queries, every)
+        query = searches.each().query
+        _, increase = problem.at_query_and_increase(keeper.free, query, every)
         nats = increase.to(keeper.cost) * problem.n_training_rows
         keeper.cost = torch.where(keeper.found, nats, keeper.cost)
         keeper.found &= keeper.cost <= self.slack
@@ -111,23 +106,11 @@ class NaturalEngine:
         if close and not isinstance(steps, LinearSteps):
             steps = replace(steps, n_steps=max(steps.n_steps, _CLOSE_STEPS))
         keeper = FoundModels(problem.network.free.start, searches)
-        targets: Any = problem.targets
 
         def watch(number: Tensor, point: Point, free: Any) -> None:
-            first = (point.score >= targets.level) & ~keeper.found[number]
-            first &= point.prediction.is_finite()
-            keeper.take(number, first, point.prediction, point.cost, point.cost, free)
+            gives = (point.score >= problem.targets.level) & point.prediction.is_finite()
+            first = gives & ~keeper.found[number]
+            keeper.take(number, first, point.prediction, point.cost, free)
 
-        replace(self, steps=steps)._paths(problem, searches, watch=watch)
+        steps.paths(problem, searches, watch=watch)
         return keeper
-
-    def _paths(
-        self,
-        problem: Problem,
-        searches: Searches,
-        until: float = math.inf,
-        watch: Watch | None = None,
-    ) -> Paths:
-        if isinstance(self.steps, LinearSteps):
-            return self.steps.paths(problem, searches, watch)
-        return walk(self.steps, problem, searches, until=until, watch=watch)

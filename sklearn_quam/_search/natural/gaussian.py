@@ -80,15 +80,12 @@ class GaussianHead:
         if searches.is_first:
             dtype = searches.given.log_proba.dtype
             logits, leverage = (part.to(dtype) for part in at_samples)
-            self._draw(logits, (temperature * leverage).sqrt()[:, None], posterior)
+            scale = (temperature * leverage).sqrt()[:, None]
+            for draws in self.draws.to(logits).split(_DRAWS_AT_ONCE):
+                models = torch.addcmul(logits, draws[:, None], scale)
+                prediction = Categorical(torch.log_softmax(models, dim=-1))
+                posterior.update(prediction, models.new_zeros(models.shape[:2]))
         return self._outcome(searches, *at_samples)
-
-    def _draw(self, logits: Tensor, scale: Tensor, posterior: Accumulator) -> None:
-        draws = self.draws.to(logits)
-        for some in slices(len(draws), _DRAWS_AT_ONCE):
-            models = torch.addcmul(logits, draws[some, None], scale)
-            prediction = Categorical(torch.log_softmax(models, dim=-1))
-            posterior.update(prediction, prediction.log_proba.new_zeros(models.shape[:2]))
 
     @torch.no_grad()
     def outcome(self, problem: Problem, searches: Searches) -> Outcome:
@@ -96,7 +93,7 @@ class GaussianHead:
         return self._outcome(searches, *self._logits_and_leverage(problem, searches.query))
 
     def _outcome(self, searches: Searches, logits: Tensor, leverage: Tensor) -> Outcome:
-        """Return the least costs of making the targets likelier than not.
+        """Return these costs, given the logits and the leverages of the samples.
 
         The cheapest change of the logits is looked for where the log-odds of a target are zero, by
         steps that take them as linear.

@@ -36,12 +36,10 @@ _DAMPING_OF_FEATURES = 1e-3
 class GeneralState:
     """Searches with a copy of the free parameters each."""
 
-    # (n_searches, ...): the free parameters of the model that each search has arrived at
-    free: Free
-    query: Rows  # (n_searches, ...): values at the cut of the sample of each search
-    original: Any  # The given network's prediction for it
-    target: Tensor  # (n_searches,): its target
-    sample: Tensor  # (n_searches,): the number of the sample
+    # (n_searches, n_parameters): those of the model that each search has arrived at
+    models: Tensor
+    searches: Searches  # The searches, each with a sample of its own
+    sample: Tensor  # (n_searches,): the number of the sample among those of the batch
     rows: TrainingSample  # Training samples on which the cost is measured
     goal: Tensor | None = None  # (n_searches,): where the searches go; known from the first step on
 
@@ -59,41 +57,36 @@ class GeneralSteps(NaturalSteps):
     def init(self, problem: Problem, searches: Searches) -> GeneralState:
         """Return the state of searches that start at the given network."""
         features = _features(problem.network, self.layers, searches.query)
-        free = repeated(problem.network.free.start, len(searches))
         every = torch.arange(len(searches.targets), device=searches.targets.device)
         return GeneralState(
-            leaves(free),
-            searches.queries,
-            searches.original,
-            searches.target,
+            leaf(problem.given_models(len(searches))),
+            searches.each(),
             every.repeat_interleave(searches.n_targets),
             self.training_sample(problem, features),
         )
 
     def evaluate(self, problem: Problem, state: GeneralState) -> tuple[Any, Tensor, None]:
         """Return predictions and scores of the models."""
-        at_query, score = self._at_query(problem, state, state.free)
+        at_query, score = self._at_query(problem, state, state.models)
         return at_query.map(torch.Tensor.detach), score, None
 
     def cost(self, problem: Problem, state: GeneralState) -> Tensor:
         """Return costs of the models."""
-        return self._cost(problem, state, state.free)
+        return self._cost(problem, state, state.models)
 
     def update(
-        self, problem: Problem, state: GeneralState, point: Point, step: int, kept: Tensor | None
+        self, problem: Problem, state: GeneralState, point: Point, step: int
     ) -> GeneralState:
-        """Take an equal share of the distance to the goal with the searches that are kept."""
-        gradient = gradient_of(point.score, state.free)
+        """Take an equal share of the distance to the goal."""
+        gradient = gradient_of(point.score, state.models)
         score = point.score.detach()
-        if kept is not None:
-            state, score = _some(state, kept), score[kept]
-            gradient = {name: value[kept] for name, value in gradient.items()}
         with torch.no_grad():
-            direction = self.preconditioner(gradient)
-            slope = inner_product(gradient, direction)
+            direction = self.preconditioner(gradient, problem.layout)
+            slope = dot(gradient, direction)
             goal = goals(problem, self.goal, score, slope) if state.goal is None else state.goal
             length = length_of_step(goal, score, slope, self.n_steps - step)
-            state = replace(state, free=leaves(moved(state.free, length, direction)), goal=goal)
+            models = leaf(state.models + length[:, None] * direction)
+        state = replace(state, models=models, goal=goal)
         for _ in range(self.n_corrections):
             state = self._corrected(problem, state)
         return state
@@ -101,63 +94,62 @@ class GeneralSteps(NaturalSteps):
     def _corrected(self, problem: Problem, state: GeneralState) -> GeneralState:
         """Make the models cheaper where they are: downhill, without a change of their scores."""
         assert state.goal is not None
+        layout, start = problem.layout, state.models
         with torch.enable_grad():
-            cost = self._cost(problem, state, state.free)
-            downhill = gradient_of(cost, state.free)
-            score = self._at_query(problem, state, state.free)[1]
-            gradient = gradient_of(score, state.free)
+            cost = self._cost(problem, state, start)
+            downhill = gradient_of(cost, start)
+            score = self._at_query(problem, state, start)[1]
+            gradient = gradient_of(score, start)
         with torch.no_grad():
-            direction, own = self.preconditioner(downhill), self.preconditioner(gradient)
-            part = inner_product(gradient, direction) / inner_product(gradient, own).clamp(
-                min=_TINY
-            )
-            direction = moved(direction, -part, own)
+            direction = self.preconditioner(downhill, layout)
+            own = self.preconditioner(gradient, layout)
+            part = dot(gradient, direction) / dot(gradient, own).clamp(min=_TINY)
+            direction = direction - part[:, None] * own
             # The lowest point of the parabola through the cost here, its slope, and the cost there.
-            slope = inner_product(downhill, direction)
-            there = self._cost(problem, state, moved(state.free, -torch.ones_like(cost), direction))
+            slope = dot(downhill, direction)
+            there = self._cost(problem, state, start - direction)
             # Nothing here jumps: rounding must not lead searches of a sample to other places.
             bend = torch.maximum(2 * (there - cost + slope), slope / _MAX_LENGTH)
             length = torch.nan_to_num(slope / bend.clamp(min=_TINY), 0.0, 0.0, 0.0)
-            free = moved(state.free, -length, direction)
+            models = start - length[:, None] * direction
             # Less of it where it gains little, or changes the score.
-            gain = (cost - self._cost(problem, state, free)) / (slope * length)
-            drift = (self._at_query(problem, state, free)[1] - score) / (state.goal / self.n_steps)
+            gain = (cost - self._cost(problem, state, models)) / (slope * length)
+            moved = self._at_query(problem, state, models)[1] - score
+            drift = moved / (state.goal / self.n_steps)
             share = (gain / _GOOD_GAIN).clamp(0, 1) * (2 - drift.abs() / _GOOD_DRIFT).clamp(0, 1)
             length = length * torch.nan_to_num(share, 0.0)
-            return replace(state, free=leaves(moved(state.free, -length, direction)))
+            return replace(state, models=leaf(start - length[:, None] * direction))
 
-    def _at_query(self, problem: Problem, state: GeneralState, free: Free) -> tuple[Any, Tensor]:
+    def _at_query(
+        self, problem: Problem, state: GeneralState, models: Tensor
+    ) -> tuple[Any, Tensor]:
         """Return predictions and scores of models."""
-        targets: Any = problem.targets
-        at_query = predict_at_query(problem.network, free, state.query)
-        return at_query, targets.score(at_query, state.original, state.target)
+        at_query = problem.predict_at(models, state.searches.query)
+        return at_query, problem.score(at_query, state.searches)
 
-    def _cost(self, problem: Problem, state: GeneralState, free: Free) -> Tensor:
+    def _cost(self, problem: Problem, state: GeneralState, models: Tensor) -> Tensor:
         """Return costs of models, in nats."""
+        free = problem.layout.unflatten(models)
         on_rows = problem.predict_each(free, state.rows.index[state.sample])
         given: Any = state.rows.given[state.sample]
         divergence = given.kl(on_rows)
-        start = problem.network.free.start
-        change = {name: value - start[name] for name, value in free.items()}
-        prior = self.precision / 2 * inner_product(change, change)
+        change = models - problem.given_models(len(models))
+        prior = self.precision / 2 * dot(change, change)
         return (divergence * state.rows.count[state.sample].to(divergence)).sum(dim=-1) + prior
 
-    def free(self, problem: Problem, state: GeneralState, index: Tensor) -> Free:  # noqa: ARG002
+    def keep(self, state: GeneralState, index: Tensor) -> GeneralState:
+        """Return the state of some of the searches."""
+        return replace(
+            state,
+            models=leaf(state.models[index]),
+            searches=state.searches.at(index),
+            sample=state.sample[index],
+            goal=None if state.goal is None else state.goal[index],
+        )
+
+    def free(self, problem: Problem, state: GeneralState, index: Tensor) -> Free:
         """Return the free parameters of some of the models."""
-        return {name: value.detach()[index] for name, value in state.free.items()}
-
-
-def _some(state: GeneralState, index: Tensor) -> GeneralState:
-    """Return the state of some of the searches."""
-    return replace(
-        state,
-        free={name: value.detach()[index] for name, value in state.free.items()},
-        query=tuple(part[index] for part in state.query),
-        original=state.original[index],
-        target=state.target[index],
-        sample=state.sample[index],
-        goal=None if state.goal is None else state.goal[index],
-    )
+        return problem.layout.unflatten(state.models.detach()[index])
 
 
 def general_steps(
@@ -177,8 +169,6 @@ def general_steps(
     ]
     features = [torch.cat(layer) for layer in zip(*parts, strict=True)]
     inverses = _inverses_of_inputs(preconditioner, layers, features)
-    if inverses is None:
-        inverses = [_inverse_moment(part) for part in features]
     influence = make_influence(features, inverses, sensitivity, start)
     return GeneralSteps(*common, influence, preconditioner, layers, n_corrections)
 
@@ -195,15 +185,16 @@ def is_linear_throughout(problem: Problem, preconditioner: Preconditioner) -> bo
 
 def _inverses_of_inputs(
     preconditioner: Preconditioner, layers: tuple[str, ...], features: list[Tensor]
-) -> list[Tensor] | None:
-    """Return inverse moments of the inputs of linear layers, as searches in chains take them."""
+) -> list[Tensor]:
+    """Return inverse moments of features: as searches in chains take them, where all are linear."""
     blocks = [preconditioner.of_layer(f"{layer}.weight") for layer in layers]
     found = [block.inputs for block in blocks if isinstance(block, LayerInverse)]
-    if len(found) < len(blocks):
-        return None
-    sizes = [(len(inverse), part.shape[1]) for inverse, part in zip(found, features, strict=False)]
-    fits = len(found) == len(features) and all(n - n_in in (0, 1) for n, n_in in sizes)
-    return found if fits else None
+    if len(found) == len(layers) == len(features) and all(
+        len(inverse) - part.shape[1] in (0, 1)
+        for inverse, part in zip(found, features, strict=True)
+    ):
+        return found
+    return [_inverse_moment(part) for part in features]
 
 
 def _searched_layers(network: FreeNetwork) -> tuple[str, ...]:
@@ -241,43 +232,20 @@ def _inverse_moment(features: Tensor) -> Tensor:
     return damped_inverse(moment, _DAMPING_OF_FEATURES * float(size)).to(features.dtype)
 
 
-def gradient_of(values: Tensor, free: Free, retain_graph: bool = False) -> Free:
-    """Return derivatives of a value of each model by its own parameters."""
+def leaf(models: Tensor) -> Tensor:
+    """Return a copy of models that gradients can be taken by."""
+    return models.detach().clone().requires_grad_()
+
+
+def gradient_of(values: Tensor, models: Tensor, retain_graph: bool = False) -> Tensor:
+    """Return the gradient of a value of each model by its parameters."""
     with NetworkErrors():
-        parts = torch.autograd.grad(
-            values.sum(), list(free.values()), retain_graph=retain_graph, materialize_grads=True
+        (found,) = torch.autograd.grad(
+            values.sum(), models, retain_graph=retain_graph, materialize_grads=True
         )
-    return {name: part.detach() for name, part in zip(free, parts, strict=True)}
+    return found.detach()
 
 
-def inner_product(first: Free, second: Free) -> Tensor:
+def dot(first: Tensor, second: Tensor) -> Tensor:
     """Return the inner product of parameters, one for each model."""
-    parts = [
-        (first[name] * second[name]).reshape(len(first[name]), -1).sum(dim=1) for name in first
-    ]
-    return torch.stack(parts).sum(dim=0)
-
-
-def moved(free: Free, length: Tensor, direction: Free) -> Free:
-    """Return parameters moved along a direction, by a length for each model."""
-    return {
-        name: value + length.reshape(-1, *[1] * (value.ndim - 1)) * direction[name]
-        for name, value in free.items()
-    }
-
-
-def predict_at_query(network: FreeNetwork, free: Free, query: Rows) -> Any:
-    """Return predictions of models, given by their free parameters, for the query of each."""
-    # Every sample twice: modules that squeeze their output would lose the axis of a single one.
-    twice = tuple(part[:, None].expand(-1, 2, *part.shape[1:]) for part in query)
-    return network.executor.predict_each(network.free.weights(free), twice)[:, 0]
-
-
-def repeated(start: Free, times: int) -> Free:
-    """Return parameters once for each of some models."""
-    return {name: value.expand(times, *value.shape) for name, value in start.items()}
-
-
-def leaves(free: Free) -> Free:
-    """Return copies that gradients can be taken by."""
-    return {name: value.detach().clone().requires_grad_() for name, value in free.items()}
+    return (first * second).sum(dim=1)

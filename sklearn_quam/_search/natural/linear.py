@@ -6,6 +6,7 @@ predictions between are known in closed form.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,8 +21,8 @@ from ..._network.limits import accumulation_dtype
 from ..._network.outputs import NetworkErrors
 from ..problem import Problem
 from ..searches import Searches
-from .chain import affine, gradients_of_layers, inputs_and_slopes, output_gradients
-from .general import gradient_of, leaves, moved, predict_at_query, repeated
+from .chain import affine, gradients_of_layers, output_gradients, outputs_and_slopes
+from .general import gradient_of, leaf
 from .paths import Paths, Point
 from .walk import Record, Watch, goals, length_of_step
 
@@ -40,23 +41,28 @@ class LinearSteps:
     rows_at_once = 1
     at_once_on_cpu = 8192
 
-    def paths(self, problem: Problem, searches: Searches, watch: Watch | None = None) -> Paths:
+    def paths(
+        self,
+        problem: Problem,
+        searches: Searches,
+        until: float = math.inf,  # noqa: ARG002
+        watch: Watch | None = None,
+    ) -> Paths:
         """Return the points between the given network and the goals."""
         find = self._through_any if self.inverses is None else self._through_chain
         scores, change, gradient = find(problem, searches)
-        original, target = searches.original, searches.target
+        original = searches.original
         with torch.no_grad():
             variance = (gradient * change).sum(dim=-1).clamp(min=0)
-            targets: Any = problem.targets
             dtype, record = original.parts[0].dtype, Record(searches)
-            at_start = targets.score(self._interpreted(problem, scores), original, target)
+            at_start = problem.score(self._interpreted(problem, scores), searches)
             goal = goals(problem, self.goal, at_start, variance)
             end = length_of_step(goal, at_start, variance, 1)
-            number = torch.arange(len(searches), device=target.device)
+            number = torch.arange(len(searches), device=original.device)
             for step in range(N_POINTS + 1):
                 at = end * (step / N_POINTS)
                 exact = self._interpreted(problem, scores + at[:, None] * change)
-                score = targets.score(exact, original, target)
+                score = problem.score(exact, searches)
                 point = Point(exact.to(dtype), 0.5 * at**2 * variance, score)
                 record.add(number, point)
                 if watch is not None:
@@ -77,17 +83,12 @@ class LinearSteps:
 
     def _free(self, problem: Problem, searches: Searches, at: Tensor, index: Tensor) -> Free:
         """Return the free parameters of some of the models."""
-        network, start = problem.network, problem.network.free.start
-        free = leaves(repeated(start, len(index)))
-        query = tuple(part[index] for part in searches.queries)
-        targets: Any = problem.targets
+        some, layout = searches.at(index), problem.layout
+        models = leaf(problem.given_models(len(index)))
         with torch.enable_grad():
-            prediction = predict_at_query(network, free, query)
-            original = searches.original[index]
-            score = targets.score(prediction, original, searches.target[index])
-            gradient = gradient_of(score, free)
-        direction = self.preconditioner(gradient)
-        return moved({name: v.detach() for name, v in free.items()}, at[index], direction)
+            score = problem.score(problem.predict_at(models, some.query), some)
+            direction = self.preconditioner(gradient_of(score, models), layout)
+        return layout.unflatten(models.detach() + at[index, None] * direction)
 
     # -- changes of scores ---------------------------------------------------------------------
 
@@ -99,11 +100,12 @@ class LinearSteps:
         layers, (rows,), n_targets = executor.chain.layers, searches.query, searches.n_targets
         # An inverse curvature amplifies rounding.
         exact = rows.to(accumulation_dtype(rows.device))
-        inputs, slopes = inputs_and_slopes(executor.chain, exact)
-        scores = affine(layers[-1], inputs[-1]).repeat_interleave(n_targets, dim=0)
-        gradient = output_gradients(problem, searches.original, searches.target, scores)
+        unchanged: list[Any] = [[] for _ in layers[1:]]
+        values, slopes = outputs_and_slopes(layers, affine(layers[0], exact), unchanged)
+        inputs, scores = [exact, *values], values[-1].repeat_interleave(n_targets, dim=0)
+        gradient = output_gradients(problem, searches, scores)
         slopes = [part.repeat_interleave(n_targets, dim=0) for part in slopes]
-        gradients = gradients_of_layers(layers, slopes, [[] for _ in layers], gradient)
+        gradients = gradients_of_layers(layers, slopes, unchanged, gradient)
         change = torch.zeros_like(gradients[0])
         for number, inverse in enumerate(self.inverses):
             if number:
@@ -114,29 +116,20 @@ class LinearSteps:
 
     def _through_any(self, problem: Problem, searches: Searches) -> tuple[Tensor, ...]:
         """Return the same by automatic derivatives, through copies of the parameters."""
-        network, targets = problem.network, problem.targets
-        free = leaves(repeated(network.free.start, len(searches)))
-        prediction = predict_at_query(network, free, searches.queries)
-        view = WholeNetwork(network, 0)
+        models = leaf(problem.given_models(len(searches)))
+        prediction = problem.predict_at(models, searches.each().query)
+        view = WholeNetwork(problem.network, 0)
         scores = view.scores(prediction)
         given = scores.detach().requires_grad_()
-        predicted: Any = view.likelihood.prediction(given)
-        score: Any = targets.score(predicted, searches.original, searches.target)
+        score = problem.score(view.likelihood.prediction(given), searches)
         (gradient,) = torch.autograd.grad(score.sum(), given)
         # The derivative along the direction, as that of a product which is linear in `dummy`.
         dummy = torch.zeros_like(scores, requires_grad=True)
-        values = list(free.values())
+        options: Any = {"materialize_grads": True, "retain_graph": True}
         with NetworkErrors():
-            products = torch.autograd.grad(
-                scores, values, dummy, create_graph=True, materialize_grads=True
-            )
-            own = torch.autograd.grad(
-                scores, values, gradient, retain_graph=True, materialize_grads=True
-            )
-        with torch.no_grad():
-            direction = self.preconditioner(dict(zip(free, own, strict=True)))
-        terms = zip(free, products, strict=True)
-        along = torch.stack([(product * direction[name]).sum() for name, product in terms]).sum()
+            (product,) = torch.autograd.grad(scores, models, dummy, create_graph=True, **options)
+            (own,) = torch.autograd.grad(scores, models, gradient, **options)
+        direction = self.preconditioner(own, problem.layout)
         with NetworkErrors():
-            (change,) = torch.autograd.grad(along, dummy)
+            (change,) = torch.autograd.grad((product * direction).sum(), dummy)
         return scores.detach(), change, gradient

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..._network.limits import accumulation_dtype
 from ..searches import Outcome
+from ..targets import Targets
 
 inf = torch.inf
 # Places between the given network and the first model, in shares of the distance.
@@ -54,8 +55,9 @@ def weighted(paths: Paths, score: Callable[[Any], Tensor], temperature: float) -
     get there or further, times the distance to its neighbours, so that the number of steps does not
     matter. Models with a lower score than the given network's do not count.
     """
-    predictions, costs, scores = _with_first_part(paths, score, temperature)
-    value, cost = torch.stack(scores), torch.stack(costs)
+    points = _with_first_part(paths.points, score, temperature)
+    value = torch.stack([point.score for point in points])
+    cost = torch.stack([point.cost for point in points])
     # A step may overshoot and land behind the start: such a model has no width, and takes none from
     # others. Nor has one that comes after the end of its search.
     counts = (value >= value[0]) & torch.isfinite(cost)
@@ -75,19 +77,19 @@ def weighted(paths: Paths, score: Callable[[Any], Tensor], temperature: float) -
     # In the type of the sums: a small temperature may be none in single precision.
     cost, width = cost.gather(0, back), width.gather(0, back)
     log_weights = -cost.to(accumulation_dtype(cost.device)) / temperature + width.log()
+    predictions = [point.prediction for point in points]
     return predictions[0].stack(predictions), log_weights
 
 
 def _with_first_part(
-    paths: Paths, score: Callable[[Any], Tensor], temperature: float
-) -> tuple[list[Any], list[Tensor], list[Tensor]]:
-    """Return predictions, costs and scores, with more models before the first step.
+    points: list[Point], score: Callable[[Any], Tensor], temperature: float
+) -> list[Point]:
+    """Return points with more models before the first step.
 
     The first step alone may cost more than a temperature. Between the given network and its model
     the cost rises with the square of the distance, and predictions about evenly.
     """
-    start, *others = paths.points
-    predictions, costs, scores = [start.prediction], [start.cost], [start.score]
+    (start, *others), between = points, []
     if others:
         first = others[0]
         # Where the first step is cheap, equal steps are the better integral.
@@ -96,23 +98,19 @@ def _with_first_part(
         for part in _FIRST_PARTS if far.any() else ():
             share = torch.where(far, part, 0.0).to(first.cost)
             weight = share[:, None].to(start.prediction.parts[0].dtype)
-            between = partial(torch.lerp, weight=weight)
-            predictions.append(start.prediction.map(between, first.prediction))
-            costs.append(nearest * share**2)
-            scores.append(torch.where(far, score(predictions[-1]), start.score))
-    predictions += [point.prediction for point in others]
-    costs += [point.cost for point in others]
-    scores += [point.score for point in others]
-    return predictions, costs, scores
+            found = start.prediction.map(partial(torch.lerp, weight=weight), first.prediction)
+            reached = torch.where(far, score(found), start.score)
+            between.append(Point(found, nearest * share**2, reached))
+    return [start, *between, *others]
 
 
-def outcome(paths: Paths, level: float, continues: bool) -> Outcome:
+def outcome(paths: Paths, targets: Targets) -> Outcome:
     """Return costs of the answers that searches go to, by their paths.
 
     The cost is taken to rise with the square of the distance. It is interpolated where a path
     passes the answer.
     """
-    score, cost = paths.score, paths.cost
+    score, cost, level = paths.score, paths.cost, targets.level
     fine = torch.isfinite(cost)
     root = cost.clamp(min=0).sqrt()
     before, now = score[:-1], score[1:]
@@ -126,7 +124,7 @@ def outcome(paths: Paths, level: float, continues: bool) -> Outcome:
     distance, whole = score[last, every] - score[0], level - score[0]
     beyond = torch.where(distance > 0, cost[last, every] * (whole / distance) ** 2, inf)
     ended = (last < len(score) - 1) & ~paths.diverged
-    beyond = torch.where(ended | continues, beyond, inf)
+    beyond = torch.where(ended | targets.continues, beyond, inf)
     if len(score) > 1:
         least, place = reached.min(dim=0)
     else:

@@ -16,14 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._curvature.layouts import Vectors
 from ..._curvature.preconditioner import Preconditioner
-from ..._network.free import Free
 from ..._network.outputs import NetworkErrors
 from ..._network.predictions import Categorical, Prediction
-from ..._network.reference import Rows
 from ..problem import Problem
-from .general import gradient_of, inner_product, leaves, predict_at_query
+from ..searches import Searches
+from .general import dot, gradient_of, leaf
 
 _TINY = 1e-30
 # Equal shares of the distance to the answer; Gauss-Newton and L-BFGS steps there.
@@ -87,9 +85,7 @@ class Boundary:
 
     problem: Problem  # In double precision
     inverse: Preconditioner | None  # An inverse of the curvature; None where there is none
-    query: Rows  # (n_searches, ...): values at the cut of the sample of each search
-    original: Prediction  # The given network's prediction for it
-    target: Tensor  # (n_searches,): the answers
+    searches: Searches  # Each with a sample of its own; their targets are the answers
     # (n_searches, n_rows): training samples on which costs are measured, and how many each of them
     # represents
     index: Tensor
@@ -105,66 +101,49 @@ class Boundary:
 
         return replace(
             self,
-            query=tuple(map(again, self.query)),
-            original=self.original.map(again),
-            target=again(self.target),
+            searches=self.searches.at(again(torch.arange(len(self.index)).to(self.index))),
             index=again(self.index),
             count=again(self.count),
             given=self.given.map(again),
         )
 
-    @property
-    def layout(self) -> Vectors:
-        """How free parameters are rows of a matrix."""
-        start = self.problem.network.free.start
-        return Vectors({name: value.shape for name, value in start.items()})
-
     def start(self) -> Tensor:
         """Return the given network, once for each search."""
-        return self.layout.flatten(self.problem.network.free.start).repeat(len(self.target), 1)
-
-    def free(self, models: Tensor) -> Free:
-        """Return the free parameters of models."""
-        return self.layout.unflatten(models)
+        return self.problem.given_models(len(self.index))
 
     def solve(self, vectors: Tensor) -> Tensor:
         """Return products with the inverse curvature."""
         if self.inverse is None:
             return vectors
-        return self.layout.flatten(self.inverse(self.free(vectors)))
+        return self.inverse(vectors, self.problem.layout)
 
-    def gradient(self, values: Tensor, free: Free, **options: Any) -> Tensor:
-        """Return the gradient of a value of each model by its parameters."""
-        return self.layout.flatten(gradient_of(values, free, **options))
-
-    def score(self, free: Free) -> Tensor:
+    def score(self, models: Tensor) -> Tensor:
         """Return how far beyond the answer models are."""
-        targets: Any = self.problem.targets
-        at_query = predict_at_query(self.problem.network, free, self.query)
-        return targets.score(at_query, self.original, self.target) - targets.level
+        at_query = self.problem.predict_at(models, self.searches.query)
+        return self.problem.score(at_query, self.searches) - self.problem.targets.level
 
     def slope(self, models: Tensor) -> tuple[Tensor, Tensor]:
         """Return how far beyond the answer models are, and the gradient of it."""
-        free = leaves(self.free(models))
-        score = self.score(free)
-        return score.detach(), self.gradient(score, free)
+        models = leaf(models)
+        score = self.score(models)
+        return score.detach(), gradient_of(score, models)
 
-    def cost(self, prediction: Any, free: Free) -> Tensor:
+    def predict(self, models: Tensor) -> Any:
+        """Return predictions of models for the training samples."""
+        return self.problem.predict_each(self.problem.layout.unflatten(models), self.index)
+
+    def cost(self, models: Tensor, prediction: Any) -> Tensor:
         """Return costs of models, given their predictions for the training samples."""
-        return (self.given.kl(prediction) * self.count).sum(dim=1) + self.prior(free)
+        return (self.given.kl(prediction) * self.count).sum(dim=1) + self.prior(models)
 
-    def prior(self, free: Free) -> Tensor:
+    def prior(self, models: Tensor) -> Tensor:
         """Return costs of models in the prior around the given network."""
-        start = self.problem.network.free.start
-        change = {name: value - start[name] for name, value in free.items()}
-        return self.precision / 2 * inner_product(change, change)
+        return self.precision / 2 * (models - self.start()).square().sum(dim=1)
 
     @torch.no_grad()
     def costs(self, models: Tensor) -> Tensor:
         """Return costs of models; infinite where that is not a number."""
-        free = self.free(models)
-        cost = self.cost(self.problem.predict_each(free, self.index), free)
-        return torch.nan_to_num(cost, torch.inf, torch.inf)
+        return torch.nan_to_num(self.cost(models, self.predict(models)), torch.inf, torch.inf)
 
     def back(
         self, models: Tensor, level: Tensor | float = 0.0, natural: bool = True
@@ -177,7 +156,7 @@ class Boundary:
             if not off.any():
                 break
             direction = self.solve(normal) if natural else normal
-            length = torch.where(off, gap / _dot(normal, direction).clamp(min=_TINY), 0.0)
+            length = torch.where(off, gap / dot(normal, direction).clamp(min=_TINY), 0.0)
             models = torch.nan_to_num(models + length[:, None] * direction, 0.0, 0.0, 0.0)
             score, normal = self.slope(models)
         return models, (score - level).abs() < NEAR_ANSWER
@@ -206,50 +185,50 @@ def _newton_step(
     boundary: Boundary, models: Tensor, level: Tensor | float, damping: Tensor, n_products: int
 ) -> Tensor:
     """Return the step to the cheapest models of a level, by a quadratic model of the cost."""
-    free = leaves(boundary.free(models))
-    prediction = boundary.problem.predict_each(free, boundary.index)
-    parts, values = prediction.parts, list(free.values())
+    models = leaf(models)
+    prediction = boundary.predict(models)
+    parts = prediction.parts
     # Gradients are linear in what goes in at the outputs: their derivative by it leads forward.
     seeds = [torch.zeros_like(part, requires_grad=True) for part in parts]
     options: Any = {"retain_graph": True, "materialize_grads": True}
     with NetworkErrors():
-        backward = torch.autograd.grad(_inner(parts, seeds), values, create_graph=True, **options)
-        cost = boundary.cost(prediction, free)
-    gradient = boundary.gradient(cost, free, retain_graph=True)
+        (backward,) = torch.autograd.grad(
+            _inner(parts, seeds), models, create_graph=True, **options
+        )
+    gradient = gradient_of(boundary.cost(models, prediction), models, retain_graph=True)
     score, normal = boundary.slope(models)
     scales = [scale * boundary.count[..., None] for scale in _information(prediction)]
     diagonal = (boundary.precision + damping)[:, None]
 
     def product(vectors: Tensor) -> Tensor:
         with NetworkErrors():
-            along = _inner(backward, list(boundary.free(vectors).values()))
-            forward = torch.autograd.grad(along, seeds, **options)
-            outer = [scale * part for scale, part in zip(scales, forward, strict=True)]
-        found = boundary.gradient(_inner(parts, outer), free, retain_graph=True)
+            forward = torch.autograd.grad((backward * vectors).sum(), seeds, **options)
+        outer = [scale * part for scale, part in zip(scales, forward, strict=True)]
+        found = gradient_of(_inner(parts, outer), models, retain_graph=True)
         return found + diagonal * vectors
 
     steep = boundary.solve(normal)
-    slope = _dot(normal, steep).clamp(min=_TINY)
+    slope = dot(normal, steep).clamp(min=_TINY)
 
     def tangent(vectors: Tensor) -> Tensor:
         solved = boundary.solve(vectors)
-        return solved - (_dot(normal, solved) / slope)[:, None] * steep
+        return solved - (dot(normal, solved) / slope)[:, None] * steep
 
     step = ((level - score) / slope)[:, None] * steep
     residual = gradient + product(step)
     solved = tangent(residual)
-    direction, size = -solved, _dot(residual, solved)
+    direction, size = -solved, dot(residual, solved)
     first, running = size, size > 0
     for _ in range(n_products):
         if not running.any():
             break
         image = product(direction)
-        bend = _dot(direction, image)
+        bend = dot(direction, image)
         running = running & (bend > 0)
         length = torch.where(running, size / bend.clamp(min=_TINY), 0.0)[:, None]
         step, residual = step + length * direction, residual + length * image
         solved = tangent(residual)
-        before, size = size, _dot(residual, solved)
+        before, size = size, dot(residual, solved)
         running = running & (size > _RESIDUAL**2 * first)
         direction = (size / before.clamp(min=_TINY))[:, None] * direction - solved
     return torch.nan_to_num(step, 0.0, 0.0, 0.0)
@@ -276,7 +255,7 @@ def _newton(
     """Make models cheaper by Gauss-Newton steps, or lead them to the answer in stages."""
     n_products, n_steps = effort.of(_N_PRODUCTS, 4), effort.of(_N_STEPS)
     with torch.no_grad():
-        score = boundary.score(boundary.free(models))
+        score = boundary.score(models)
     damping, level = torch.full_like(costs, _DAMPING), torch.zeros_like(score)
     ending = _Ending(torch.zeros_like(costs) if in_stages else costs)
     for number in range(_N_STAGES if in_stages else n_steps):
@@ -304,21 +283,20 @@ def _quasi_newton(boundary: Boundary, models: Tensor, costs: Tensor, effort: Eff
     for _ in range(effort.of(_N_QUASI_STEPS)):
         if not ending.running.any():
             break
-        free = leaves(boundary.free(models))
-        predicted = boundary.problem.predict_each(free, boundary.index)
-        gradient = boundary.gradient(boundary.cost(predicted, free), free)
+        free = leaf(models)
+        gradient = gradient_of(boundary.cost(free, boundary.predict(free)), free)
         normal = boundary.slope(models)[1]
         steep = boundary.solve(normal)
-        slope = _dot(normal, steep).clamp(min=_TINY)
+        slope = dot(normal, steep).clamp(min=_TINY)
         # The gradient of the cost of a model that is led back to the boundary.
-        gradient = gradient - (_dot(gradient, steep) / slope)[:, None] * normal
+        gradient = gradient - (dot(gradient, steep) / slope)[:, None] * normal
         if last is not None:
             moved, change = models - last[0], gradient - last[1]
-            fine = _dot(moved, change) > 1e-10 * moved.norm(dim=1) * change.norm(dim=1)
+            fine = dot(moved, change) > 1e-10 * moved.norm(dim=1) * change.norm(dim=1)
             pairs = [*pairs, (moved, change, fine)][-_MEMORY:]
         last = models, gradient
         step = -_inverse_product(boundary.solve, pairs, gradient)
-        step = step - (_dot(normal, step) / slope)[:, None] * steep
+        step = step - (dot(normal, step) / slope)[:, None] * steep
         fresh = ~torch.stack([torch.zeros_like(ending.running), *(p[2] for p in pairs)]).any(dim=0)
         step = torch.where(fresh, length, 1.0)[:, None] * torch.nan_to_num(step, 0.0, 0.0, 0.0)
         before = costs
@@ -337,13 +315,13 @@ def _inverse_product(
     """Return products with the inverse curvature of L-BFGS, by pairs of moves and changes."""
     factors = []
     for moved, change, fine in reversed(pairs):
-        rate = torch.where(fine, 1 / _dot(moved, change), 0.0)
-        part = rate * _dot(moved, vectors)
+        rate = torch.where(fine, 1 / dot(moved, change), 0.0)
+        part = rate * dot(moved, vectors)
         factors.append((rate, part))
         vectors = vectors - part[:, None] * change
     vectors = solve(vectors)
     for (moved, change, _), (rate, part) in zip(pairs, reversed(factors), strict=True):
-        vectors = vectors + (part - rate * _dot(change, vectors))[:, None] * moved
+        vectors = vectors + (part - rate * dot(change, vectors))[:, None] * moved
     return vectors
 
 
@@ -380,7 +358,3 @@ def _information(prediction: Any) -> list[Tensor]:
 def _inner(first: Sequence[Tensor], second: Sequence[Tensor]) -> Tensor:
     """Return the inner product of tensors; autograd imports much where it takes it itself."""
     return torch.stack([(a * b).sum() for a, b in zip(first, second, strict=True)]).sum()
-
-
-def _dot(first: Tensor, second: Tensor) -> Tensor:
-    return (first * second).sum(dim=1)

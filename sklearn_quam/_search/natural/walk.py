@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..._curvature.influence import Influence
 from ..._network.free import Free
-from ..._network.predictions import Categorical, Prediction
+from ..._network.predictions import Prediction
 from ..problem import Problem
 from ..searches import Searches
 from .paths import Paths, Point
@@ -58,22 +58,53 @@ class NaturalSteps:
         """Return the same with a single step, to find out how much memory it takes."""
         return replace(self, n_steps=1)
 
-    def training_sample(
-        self, problem: Problem, features: list[Tensor], *, drawn: bool = True
-    ) -> TrainingSample:
+    def training_sample(self, problem: Problem, features: list[Tensor]) -> TrainingSample:
         """Return the training samples that changes for samples with these features move most."""
-        index, count = self.influence.rows_for(features, self.n_rows, drawn=drawn)
+        index, count = self.influence.rows_for(features, self.n_rows)
         training = problem.training
-        if training.weight is not None:
-            count = count * training.weight[index]
         # Those at hand may be a sample of all.
-        count = count * (problem.n_training_rows / len(training))
+        count = training.weighted(count, index) * (problem.n_training_rows / len(training))
         return TrainingSample(index, count, problem.original_on_training[index])
+
+    def paths(
+        self,
+        problem: Problem,
+        searches: Searches,
+        until: float = math.inf,
+        watch: Watch | None = None,
+    ) -> Paths:
+        """Run searches side by side; none depends on the others."""
+        steps: Any = self
+        state = steps.init(problem, searches)
+        number = torch.arange(len(searches), device=searches.targets.device)
+        record = Record(searches, until)
+        for step in range(self.n_steps + 1):
+            if not len(number):
+                record.skip()
+                continue
+            is_last = step == self.n_steps
+            with torch.set_grad_enabled(not is_last):
+                prediction, score, inside = steps.evaluate(problem, state)
+            # The given network costs nothing.
+            cost = None if step else torch.zeros_like(score.detach())
+            with torch.no_grad():
+                if step and (watch is not None or is_measured(step, self.n_steps)):
+                    cost = steps.cost(problem, state)
+                point = Point(prediction, cost, score, inside)
+                record.add(number, point)
+                if watch is not None:
+                    watch(number, point, partial(steps.free, problem, state))
+            if not is_last:
+                state = steps.update(problem, state, point, step)
+                kept = _fewer(record.going[number]) if steps.drops_searches else None
+                if kept is not None:
+                    state, number = steps.keep(state, kept), number[kept]
+        return record.paths()
 
 
 def goals(problem: Problem, goal: float, score: Tensor, slope: Tensor) -> Tensor:
     """Return the score that each search goes to, given that of its start and its slope."""
-    if problem.network.executor.likelihood.kind is Categorical:
+    if problem.is_classification:
         return torch.full_like(score, goal)
     return score + _GOAL_OF_VALUES * slope.clamp(min=0).sqrt()
 
@@ -83,43 +114,6 @@ def length_of_step(goal: Tensor, score: Tensor, slope: Tensor, n_left: int) -> T
     share = (goal - score).clamp(min=0) / n_left
     moves = slope > torch.finfo(slope.dtype).tiny
     return torch.where(moves, share / torch.where(moves, slope, 1.0), 0.0)
-
-
-def walk(
-    steps: Any,
-    problem: Problem,
-    searches: Searches,
-    *,
-    until: float = math.inf,
-    watch: Watch | None = None,
-) -> Paths:
-    """Run searches side by side; none depends on the others."""
-    state = steps.init(problem, searches)
-    number = torch.arange(len(searches), device=searches.targets.device)
-    record = Record(searches, until)
-    for step in range(steps.n_steps + 1):
-        is_last = step == steps.n_steps
-        if len(number):
-            with torch.set_grad_enabled(not is_last):
-                prediction, score, inside = steps.evaluate(problem, state)
-            # The given network costs nothing.
-            cost = None if step else torch.zeros_like(score.detach())
-            if step and (watch is not None or is_measured(step, steps.n_steps)):
-                with torch.no_grad():
-                    cost = steps.cost(problem, state)
-            point = Point(prediction, cost, score, inside)
-            record.add(number, point)
-            if watch is not None:
-                with torch.no_grad():
-                    watch(number, point, partial(steps.free, problem, state))
-        else:
-            record.skip()
-        if not is_last and len(number):
-            kept = _fewer(record.going[number]) if steps.drops_searches else None
-            number = number if kept is None else number[kept]
-            if len(number):
-                state = steps.update(problem, state, point, step, kept)
-    return record.paths()
 
 
 def is_measured(step: int, n_steps: int) -> bool:

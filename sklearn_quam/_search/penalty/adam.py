@@ -11,9 +11,8 @@ from torch.optim.adam import adam
 
 from ..._network.free import Free
 from ..._network.outputs import NetworkErrors
-from ..._network.reference import Rows
 from ..problem import Problem
-from ..searches import Searches
+from ..searches import Searches, models_at
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,10 +24,7 @@ class PenaltyState:
     first: Free
     second: Free
     count: Free  # Steps that each free tensor has taken
-    # Of each search: values at the cut of its sample, the given network's prediction, the target
-    query: Rows
-    original: Any
-    target: Tensor
+    searches: Searches  # Each with a sample of its own
     # (window, n_searches): loss increases on the mini-batches of the last steps
     last_increases: Tensor
 
@@ -50,36 +46,28 @@ class Evaluation(NamedTuple):
 class PenaltySteps:
     """Adam steps; see `PenaltySearch` for the arguments."""
 
-    # (n_steps + 1, batch_size): the training samples of each step, and of the last model
-    batches: Tensor
     learning_rate: float
     learning_rate_decay: float
     penalty: float
     penalty_growth: float
-    every: int  # Steps between two changes of learning rate and penalty
-    # Factors on the learning rate of free tensors, if not one
-    scale: dict[str, float]
+    penalty_every: int
     adam_epsilon: float
     weight_decay: float
     max_change: float | None
+    tol: float
+    slack: float
+    # (n_steps + 1, batch_size): the training samples of each step, and of the last model
+    batches: Tensor
+    # Factors on the learning rate of free tensors, if not one
+    scale: dict[str, float]
     # Mini-batches over which loss increases are averaged: a single one may be lucky
     window: int
-    tolerance: float
-    slack: float  # In nats of the whole training set
     perturbation: float  # Size of a random first displacement, relative to the free parameters
 
     @property
     def n_steps(self) -> int:
         """Number of steps."""
         return len(self.batches) - 1
-
-    def learning_rate_at(self, step: int) -> float:
-        """Return the learning rate of a step."""
-        return self.learning_rate / self.learning_rate_decay ** (step // self.every)
-
-    def penalty_at(self, step: int) -> float:
-        """Return the penalty weight of a step, c in the paper."""
-        return self.penalty * self.penalty_growth ** (step // self.every)
 
     def init(self, problem: Problem, searches: Searches) -> PenaltyState:
         """Return the state of searches that start at, or next to, the given network."""
@@ -95,16 +83,14 @@ class PenaltySteps:
             {name: torch.zeros_like(value, requires_grad=False) for name, value in free.items()},
             {name: torch.zeros_like(value, requires_grad=False) for name, value in free.items()},
             {name: torch.zeros((), device=value.device) for name, value in free.items()},
-            searches.queries,
-            searches.original,
-            searches.target,
+            searches.each(),
             problem.training.losses.new_zeros(self.window, len(searches)),
         )
 
     def evaluate(self, problem: Problem, state: PenaltyState, step: int) -> Evaluation:
         """Return predictions for the samples, and losses on the mini-batch of a step."""
         index, training = self.batches[step], problem.training
-        on_batch, at_query = problem.predict(state.free, index, state.query)
+        on_batch, at_query = problem.predict(state.free, index, state.searches.query)
         batch_loss = training.mean_loss(problem.losses(on_batch, index), index)
         # The start costs nothing, which must not make the first steps look cheaper: step 1 takes
         # its place.
@@ -121,8 +107,10 @@ class PenaltySteps:
     ) -> PenaltyState:
         """Take a step down the objective, each search by itself, in the memory of the state."""
         targets: Any = problem.targets
-        loss = targets.loss(evaluation.at_query, state.original, state.target)
-        objective = loss + self.penalty_at(step) * evaluation.batch_loss
+        searches = state.searches
+        n_changes = step // self.penalty_every
+        loss = targets.loss(evaluation.at_query, searches.given, searches.target)
+        objective = loss + self.penalty * self.penalty_growth**n_changes * evaluation.batch_loss
         with NetworkErrors():
             found = torch.autograd.grad(
                 objective.sum(), list(state.free.values()), allow_unused=True
@@ -134,7 +122,7 @@ class PenaltySteps:
             for name, gradient in zip(state.free, found, strict=True)
             if gradient is not None
         }
-        self._move(state, gradients, self.learning_rate_at(step))
+        self._move(state, gradients, self.learning_rate / self.learning_rate_decay**n_changes)
         if self.max_change is not None:
             _bound_change(state.free, problem.network.free.start, gradients, self.max_change)
         return replace(state, last_increases=evaluation.last_increases)
@@ -168,13 +156,11 @@ class PenaltySteps:
     def keep(self, state: PenaltyState, index: Tensor) -> PenaltyState:
         """Return the state of some of the searches."""
         return PenaltyState(
-            {name: value[index].clone().requires_grad_() for name, value in state.free.items()},
-            {name: value[index] for name, value in state.first.items()},
-            {name: value[index] for name, value in state.second.items()},
+            {name: value.requires_grad_() for name, value in models_at(state.free, index).items()},
+            models_at(state.first, index),
+            models_at(state.second, index),
             {name: value.clone() for name, value in state.count.items()},
-            tuple(part[index] for part in state.query),
-            state.original[index],
-            state.target[index],
+            state.searches.at(index),
             state.last_increases[:, index],
         )
 

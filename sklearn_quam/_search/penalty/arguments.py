@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from numbers import Integral, Real
-from typing import Any, ClassVar
+from dataclasses import fields
+from numbers import Real
+from typing import Any
 
 import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils._param_validation import Interval, StrOptions
 
+from ..._arguments import allowed, arguments, integer, real
 from ..._network.free import draw_batches
 from ..._network.limits import Limits
 from ..problem import DEFAULT_PRECISION, Problem
@@ -29,12 +31,14 @@ _AUTO: dict[str, tuple[Any, Any]] = {
     "adam_epsilon": (0.1, 1e-8),
     "sampling": ("trajectory", "profile"),
 }
+_WORD = StrOptions({"auto"})
 # Training samples that the loss of a found model is measured on.
 _MAX_EVALUATION_ROWS = 1024
 # Of classifiers and of regressors: the best one to rank samples, and that of the posterior.
 _TEMPERATURES = (10.0, 1.0)
 
 
+@arguments
 class PenaltySearch(BaseEstimator):
     """Adversarial model search by gradients and a growing penalty: the paper's algorithm.
 
@@ -103,58 +107,32 @@ class PenaltySearch(BaseEstimator):
     PenaltySearch(batch_size=64, n_steps=50)
     """
 
-    _parameter_constraints: ClassVar[dict] = {
-        "n_steps": [Interval(Integral, 1, None, closed="left")],
-        "learning_rate": [
-            Interval(Real, 0, None, closed="neither"),
-            StrOptions({"auto", "by_layer"}),
-        ],
-        "learning_rate_decay": [Interval(Real, 1, None, closed="left")],
-        "penalty": [Interval(Real, 0, None, closed="left"), StrOptions({"auto"})],
-        "penalty_growth": [Interval(Real, 1, None, closed="left"), StrOptions({"auto"})],
-        "penalty_every": [Interval(Integral, 1, None, closed="left")],
-        "batch_size": [Interval(Integral, 1, None, closed="left")],
-        "adam_epsilon": [Interval(Real, 0, None, closed="neither"), StrOptions({"auto"})],
-        "weight_decay": [Interval(Real, 0, None, closed="left")],
-        "max_change": [Interval(Real, 0, None, closed="neither"), None],
-        "tol": [Interval(Real, 0, None, closed="left")],
-        "slack": [Interval(Real, 0, None, closed="left")],
-        "targets": [*TARGETS, StrOptions({"untargeted"})],
-        "sampling": [StrOptions({"auto", "trajectory", "best", "gaussian", "profile"})],
-    }
-
-    def __init__(
-        self,
-        *,
-        n_steps: int = 100,
-        learning_rate: float | str = "auto",
-        learning_rate_decay: float = 1.4,
-        penalty: float | str = "auto",
-        penalty_growth: float | str = "auto",
-        penalty_every: int = 7,
-        batch_size: int = 256,
-        adam_epsilon: float | str = "auto",
-        weight_decay: float = 0.0,
-        max_change: float | None = None,
-        tol: float = 1e-3,
-        slack: float = 10.0,
-        targets: Any = "auto",
-        sampling: str = "auto",
-    ) -> None:
-        self.n_steps = n_steps
-        self.learning_rate = learning_rate
-        self.learning_rate_decay = learning_rate_decay
-        self.penalty = penalty
-        self.penalty_growth = penalty_growth
-        self.penalty_every = penalty_every
-        self.batch_size = batch_size
-        self.adam_epsilon = adam_epsilon
-        self.weight_decay = weight_decay
-        self.max_change = max_change
-        self.tol = tol
-        self.slack = slack
-        self.targets = targets
-        self.sampling = sampling
+    n_steps: int = integer(default=100)
+    learning_rate: float | str = allowed(
+        Interval(Real, 0, None, closed="neither"),
+        StrOptions({"auto", "by_layer"}),
+        default="auto",
+    )
+    learning_rate_decay: float = allowed(Interval(Real, 1, None, closed="left"), default=1.4)
+    penalty: float | str = allowed(Interval(Real, 0, None, closed="left"), _WORD, default="auto")
+    penalty_growth: float | str = allowed(
+        Interval(Real, 1, None, closed="left"), _WORD, default="auto"
+    )
+    penalty_every: int = integer(default=7)
+    batch_size: int = integer(default=256)
+    adam_epsilon: float | str = allowed(
+        Interval(Real, 0, None, closed="neither"), _WORD, default="auto"
+    )
+    weight_decay: float = real(default=0.0, closed="left")
+    max_change: float | None = allowed(
+        Interval(Real, 0, None, closed="neither"), None, default=None
+    )
+    tol: float = real(default=1e-3, closed="left")
+    slack: float = real(default=10.0, closed="left")
+    targets: Any = allowed(*TARGETS, StrOptions({"untargeted"}), default="auto")
+    sampling: str = allowed(
+        StrOptions({"auto", "trajectory", "best", "gaussian", "profile"}), default="auto"
+    )
 
     def _engine(
         self,
@@ -165,31 +143,23 @@ class PenaltySearch(BaseEstimator):
     ) -> PenaltyEngine:
         """Return the engine of the searches, with mini-batches that a generator draws."""
         n_rows, task = len(problem.training), int(not problem.is_classification)
-        chosen = {
-            name: values[task] if getattr(self, name) == "auto" else getattr(self, name)
-            for name, values in _AUTO.items()
-        }
+        chosen = self.get_params()
+        for name, values in _AUTO.items():
+            chosen[name] = values[task] if chosen[name] == "auto" else chosen[name]
         if chosen["sampling"] == "profile" and not task:
             raise ValueError("sampling='profile' of penalty search is for regressors only.")
+        by_layer = chosen["learning_rate"] == "by_layer"
+        if by_layer:
+            chosen["learning_rate"] = _RATE_OF_ONE_INPUT
         batches = draw_batches(n_rows, self.batch_size, self.n_steps + 1, generator)
         evaluation = torch.randperm(n_rows, generator=generator)[:_MAX_EVALUATION_ROWS]
-        by_layer = chosen["learning_rate"] == "by_layer"
         device = problem.training.target.device
         steps = PenaltySteps(
+            **{f.name: chosen[f.name] for f in fields(PenaltySteps) if f.name in chosen},
             batches=batches.to(device),
-            learning_rate=_RATE_OF_ONE_INPUT if by_layer else float(chosen["learning_rate"]),
-            learning_rate_decay=self.learning_rate_decay,
-            penalty=chosen["penalty"],
-            penalty_growth=chosen["penalty_growth"],
-            every=self.penalty_every,
             scale=_scale_of_layers(problem) if by_layer else {},
-            adam_epsilon=chosen["adam_epsilon"],
-            weight_decay=self.weight_decay,
-            max_change=self.max_change,
             # Until every sample has been seen, or the schedule has changed.
             window=min(self.penalty_every, -(-n_rows // self.batch_size)),
-            tolerance=self.tol,
-            slack=self.slack,
             perturbation=_PERTURBATION if problem.targets.untargeted else 0.0,
         )
         # The cost of a search itself has no prior.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -9,13 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._network.free import Free
 from ..problem import Problem
-from ..searches import Accumulator, FoundModels, Outcome, Searches, Trace
+from ..searches import Accumulator, FoundModels, Outcome, Searches, models_at
 from .adam import PenaltySteps
-from .costs import AnswerCosts
 from .loop import Candidates, run_searches
-from .samplers import Profile, Trajectory, Weighing, count_around_best, count_best
+from .samplers import AnswerCosts, Profile, Trajectory, Weighing, count_around_best, count_best
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,85 +61,67 @@ class PenaltyEngine:
             best = FoundModels({} if is_best else problem.network.free.start, searches)
             for visit in visits:
                 answers.on_visit(visit)
-                self._keep_better(problem, searches, best, visit.candidates)
+                if visit.candidates is not None:
+                    self._keep_better(problem, best, visit.candidates)
             count_best(weigh, searches, best)
             if not is_best:
                 count_around_best(weigh, searches, best, problem, self.evaluation)
-        return answers.outcome(problem.n_training_rows)
+        return answers.outcome()
 
     def outcome(self, problem: Problem, searches: Searches) -> Outcome:
         """Return costs of the answers of searches."""
         answers = AnswerCosts(problem, searches, self.steps.window)
         for visit in run_searches(problem, self.steps, searches):
             answers.on_visit(visit)
-        return answers.outcome(problem.n_training_rows)
+        return answers.outcome()
 
     def bounds(self, problem: Problem, searches: Searches, slack: float) -> tuple[Tensor, Tensor]:
         """Return bounds of probabilities over the models that cost no more than a slack."""
         lower = upper = searches.original.expected()
-        for visit in run_searches(problem, self.steps, searches):
-            if visit.candidates is not None:
-                number, prediction, free = visit.candidates
-                increase = self._increase(problem, searches, number, free)
-                counts = (increase * problem.n_training_rows <= slack)[:, None]
-                proba = prediction.expected().to(lower)
-                least, most = lower[number], upper[number]
-                least = torch.where(counts, torch.minimum(least, proba), least)
-                most = torch.where(counts, torch.maximum(most, proba), most)
-                lower, upper = lower.index_copy(0, number, least), upper.index_copy(0, number, most)
+        for met in self._candidates(problem, searches):
+            counts = (self._increase(problem, met) * problem.n_training_rows <= slack)[:, None]
+            proba = met.prediction.expected().to(lower)
+            least, most = lower[met.number], upper[met.number]
+            least = torch.where(counts, torch.minimum(least, proba), least)
+            most = torch.where(counts, torch.maximum(most, proba), most)
+            lower = lower.index_copy(0, met.number, least)
+            upper = upper.index_copy(0, met.number, most)
         return lower, upper
 
-    def trace(self, problem: Problem, searches: Searches) -> Trace:
-        """Return every model that searches meet."""
-        trace = Trace([], [])
-        for visit in run_searches(problem, self.steps, searches):
-            trace.predictions.append(visit.prediction)
-            trace.costs.append(visit.loss_increase * problem.n_training_rows)
-        return trace
+    def trace(self, problem: Problem, searches: Searches) -> list[tuple[Any, Tensor]]:
+        """Return prediction and cost of every model that searches meet."""
+        visits = run_searches(problem, self.steps, searches)
+        return [(v.prediction, v.loss_increase * problem.n_training_rows) for v in visits]
 
     def best_models(self, problem: Problem, searches: Searches) -> FoundModels:
         """Return the most divergent model of each search that explains the training data."""
         best = FoundModels(problem.network.free.start, searches)
-        for visit in run_searches(problem, self.steps, searches):
-            self._keep_better(problem, searches, best, visit.candidates)
+        for met in self._candidates(problem, searches):
+            self._keep_better(problem, best, met)
         best.cost = best.cost * problem.n_training_rows
         return best
 
     def first_rivals(self, problem: Problem, searches: Searches, close: bool) -> FoundModels:  # noqa: ARG002
         """Return the first model of each search that gives another answer."""
-        targets: Any = problem.targets
         rivals = FoundModels(problem.network.free.start, searches)
-        for visit in run_searches(problem, self.steps, searches):
-            if visit.candidates is not None:
-                number, prediction, free = visit.candidates
-                original, target = searches.original[number], searches.target[number]
-                score = targets.score(prediction, original, target)
-                first = (score >= targets.level) & ~rivals.found[number]
-                nothing = torch.zeros_like(score)
-                rivals.take(number, first, prediction, nothing, nothing, partial(_at, free))
+        for met in self._candidates(problem, searches):
+            score = problem.score(met.prediction, met.searches)
+            first = (score >= problem.targets.level) & ~rivals.found[met.number]
+            nothing = torch.zeros_like(score)
+            rivals.take(met.number, first, met.prediction, nothing, partial(models_at, met.free))
         return rivals
 
-    def _increase(self, problem: Problem, searches: Searches, number: Tensor, free: Free) -> Tensor:
+    def _candidates(self, problem: Problem, searches: Searches) -> Iterator[Candidates]:
+        visits = run_searches(problem, self.steps, searches)
+        return (visit.candidates for visit in visits if visit.candidates is not None)
+
+    def _increase(self, problem: Problem, met: Candidates) -> Tensor:
         """Return the increase of the mean loss of models on the evaluation samples."""
-        query = tuple(part[number] for part in searches.queries)
-        return problem.at_query_and_increase(free, query, self.evaluation)[1]
+        return problem.at_query_and_increase(met.free, met.searches.query, self.evaluation)[1]
 
-    def _keep_better(
-        self,
-        problem: Problem,
-        searches: Searches,
-        best: FoundModels,
-        candidates: Candidates | None,
-    ) -> None:
+    def _keep_better(self, problem: Problem, best: FoundModels, met: Candidates) -> None:
         """Keep feasible models that are more divergent than those before; costs in mean loss."""
-        if candidates is not None:
-            number, prediction, free = candidates
-            increase = self._increase(problem, searches, number, free)
-            divergence = searches.original[number].kl(prediction)
-            better = increase <= self.slack / problem.n_training_rows
-            better &= divergence > best.divergence[number]
-            best.take(number, better, prediction, increase, divergence, partial(_at, free))
-
-
-def _at(free: Free, index: Tensor) -> Free:
-    return {name: value[index] for name, value in free.items()}
+        increase = self._increase(problem, met)
+        better = increase <= self.slack / problem.n_training_rows
+        better &= best.is_surpassed(met.number, met.prediction)
+        best.take(met.number, better, met.prediction, increase, partial(models_at, met.free))

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..._network.free import Free
 from ..._network.predictions import replace_rows
 from ..problem import Problem
-from ..searches import Searches
+from ..searches import Searches, models_at
 from .adam import Evaluation, PenaltySteps
 
 # Fewer running searches than this share of those in memory are moved together.
@@ -21,8 +21,8 @@ _COMPACT_BELOW = 0.8
 class Candidates(NamedTuple):
     """Models with their parameters, from time to time and at the end of each search."""
 
-    # (n_models,): numbers of their searches
-    number: Tensor
+    number: Tensor  # (n_models,): numbers of their searches
+    searches: Searches  # These, each with a sample of its own
     prediction: Any
     free: Free
 
@@ -47,7 +47,7 @@ def run_searches(problem: Problem, steps: PenaltySteps, searches: Searches) -> I
     number = torch.arange(len(searches), device=searches.targets.device)
     progress = _Progress(problem, steps, searches)
     for step in range(steps.n_steps + 1):
-        is_last, look = step == steps.n_steps, step > 0 and step % steps.every == 0
+        is_last, look = step == steps.n_steps, step > 0 and step % steps.penalty_every == 0
         candidates = None
         if len(number):
             with torch.set_grad_enabled(not is_last):
@@ -59,9 +59,9 @@ def run_searches(problem: Problem, steps: PenaltySteps, searches: Searches) -> I
                 places = (was_running & progress.alive[number]).nonzero()[:, 0]
                 # All may have diverged since the last look; no executor runs without a model.
                 if len(places):
-                    free = {name: value.detach()[places] for name, value in state.free.items()}
                     at_query = evaluation.at_query[places].map(torch.detach)
-                    candidates = Candidates(number[places], at_query, free)
+                    some, free = state.searches.at(places), models_at(state.free, places)
+                    candidates = Candidates(number[places], some, at_query, free)
         yield progress.visit(step, candidates)
         if not is_last and len(number):
             state = steps.update(problem, state, evaluation, step)
@@ -76,7 +76,7 @@ class _Progress:
 
     def __init__(self, problem: Problem, steps: PenaltySteps, searches: Searches) -> None:
         self._targets: Any = problem.targets
-        self._slack, self._tolerance = steps.slack / problem.n_training_rows, steps.tolerance
+        self._slack, self._tolerance = steps.slack / problem.n_training_rows, steps.tol
         self._original = self._prediction = searches.original
         self.running = torch.ones_like(searches.target, dtype=torch.bool)
         self.alive = torch.ones_like(self.running)

@@ -1,7 +1,7 @@
 """What all detectors share: fit, score_samples, decision_function, predict.
 
 A detector is a subclass that fills in one hook, `_learn`: return a frozen object that scores
-samples by their logits and features. Constructor arguments are fields, see `base._arguments`.
+samples by their logits and features. Constructor arguments are fields, see `_arguments`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 from torch import Tensor
 
+from ..._arguments import allowed, arguments
 from ..._documented import DETECTOR, documented
 from ..._messages import few
 from ..._network.adapters import (
@@ -34,7 +35,6 @@ from ..._network.reference import ReferenceModel, build_reference
 from ..._posterior.training_range import input_range, warn_beyond_range
 from ..._typing import Device
 from ...base import NetworkEstimator
-from ...base._arguments import allowed, arguments
 from ...base._classifier import labels_of, match_classes
 from ...base._data import validated
 from ...base._doubt import DoubtScale

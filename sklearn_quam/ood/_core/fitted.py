@@ -12,10 +12,10 @@ from scipy.special import softmax
 from sklearn.base import OutlierMixin
 from sklearn.utils.validation import check_is_fitted
 
+from ..._arguments import allowed, arguments, real
 from ..._documented import DETECTOR, documented
 from ..._network.reference import ReferenceModel
 from ..._typing import RandomState
-from ...base._arguments import allowed, arguments, real
 from ...base._doubt import DoubtScale, needs_known_samples
 from .reading import AnyReader, Seen
 

@@ -1,4 +1,4 @@
-"""Constructors of estimators: their arguments are fields of classes, each declared once."""
+"""Constructors whose arguments are fields of classes, each declared once."""
 
 from __future__ import annotations
 
