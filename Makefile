@@ -13,6 +13,8 @@ export OMP_WAIT_POLICY := PASSIVE
 export MPLBACKEND := Agg
 # A test that hangs shows where, and fails: it must not hold up all others.
 HANGS := -o faulthandler_timeout=900 -o faulthandler_exit_on_timeout=true
+# Hypothesis draws the same cases in every run; "make fuzz" draws others each time.
+SAME := --hypothesis-profile=ci
 
 .PHONY: demo test test-slow test-networks pin fuzz test-min coverage lint docs bench results bench-networks check-peers dist clean
 
@@ -21,12 +23,12 @@ demo: $(VENV)/.installed-plots
 
 test: export OMP_NUM_THREADS := 1
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -n 2 $(HANGS) -m "not slow and not lint"
+	$(BIN)/python -m pytest -n 2 $(HANGS) $(SAME) -m "not slow and not lint"
 
 # What takes long for a single test; continuous integration runs both.
 test-slow: export OMP_NUM_THREADS := 1
 test-slow: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -n 2 $(HANGS) -m slow tests
+	$(BIN)/python -m pytest -n 2 $(HANGS) $(SAME) -m slow tests
 
 # Writes the numbers anew that tests/test_pinned.py holds on to: for changes that are meant.
 pin: export OMP_NUM_THREADS := 1
@@ -42,7 +44,7 @@ fuzz: $(VENV)/.installed-test
 # The same with the lowest versions that setup.cfg allows. What old versions warn about is no error.
 test-min: export OMP_NUM_THREADS := 1
 test-min: $(MIN)/.installed
-	$(MIN)/bin/python -m pytest -n 2 --override-ini=filterwarnings= --disable-warnings
+	$(MIN)/bin/python -m pytest -n 2 $(SAME) --override-ini=filterwarnings= --disable-warnings
 
 # Networks of transformers, peft, timm, torchvision and lightning, in an environment of their own.
 test-networks: export OMP_NUM_THREADS := 1
@@ -57,7 +59,7 @@ bench-networks: $(NETWORKS)/.installed
 # What the tests do not reach; slower than the tests alone.
 coverage: export OMP_NUM_THREADS := 1
 coverage: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -n 2 --cov --cov-report=term
+	$(BIN)/python -m pytest -n 2 $(SAME) --cov --cov-report=term
 
 lint: $(VENV)/.installed-lint
 	$(BIN)/ruff check .

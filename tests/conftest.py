@@ -1,13 +1,6 @@
 """What holds for all tests."""
 
-import os
-
 import pytest
-from hypothesis import settings
-
-# Drawn cases are the same in every run; "make fuzz" draws others each time.
-settings.register_profile("same", derandomize="FUZZ_CASES" not in os.environ, deadline=None)
-settings.load_profile("same")
 
 
 def pytest_collection_modifyitems(items):
