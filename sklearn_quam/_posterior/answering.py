@@ -35,6 +35,8 @@ def answer(
     if checkpoint is not None:
         folder = open_checkpoint(checkpoint, fitted, inputs, question)
     chunks = fitted.chunks(inputs, question.limits) if folder is None else folder.chunks
+    # The last chunk, too: what kills a worker must not kill this process.
+    in_workers = question.limits.n_workers > 1 and len(chunks) > 1
     done: dict[int, RowResults] = {}
     n_losses = 0
     while len(done) < len(chunks):
@@ -48,7 +50,7 @@ def answer(
             todo = np.random.default_rng().permutation(todo).tolist()
         some, n_before = {number: chunks[number] for number in todo}, len(done)
         try:
-            for number, results in _computed(fitted, inputs, question, some, folder):
+            for number, results in _computed(fitted, inputs, question, some, folder, in_workers):
                 if errors == "raise":
                     _refuse_failed(results, chunks[number].start)
                 done[number] = results
@@ -79,10 +81,11 @@ def _computed(
     question: Question,
     chunks: dict[int, slice],
     folder: Checkpoint | None,
+    in_workers: bool,
 ) -> Iterator[tuple[int, RowResults]]:
     """Yield the numbers and results of chunks that no other process has finished meanwhile."""
     is_done = None if folder is None else folder.has
-    if question.limits.n_workers > 1 and len(chunks) > 1:
+    if in_workers:
         yield from results_of_workers(fitted, inputs, question, chunks, is_done)
         return
     for number, rows in chunks.items():
