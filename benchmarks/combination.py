@@ -58,6 +58,9 @@ class Scored(BaseEstimator):
     def __sklearn_clone__(self):
         return self
 
+    def __sklearn_is_fitted__(self):
+        return True
+
     def fit(self, X, y=None):  # noqa: ARG002
         return self
 

@@ -57,9 +57,9 @@ def fitted(architecture):
 @functools.cache
 def answered(architecture):
     """Return the uncertainty of a few rows, and for how many rows the network ran."""
-    rows = some(architecture.rows, slice(N_ASKED))
+    est, rows = fitted(architecture)[2], some(architecture.rows, slice(N_ASKED))
     RAN.clear()
-    uncertainty = fitted(architecture)[2].predict_uncertainty(rows)
+    uncertainty = est.predict_uncertainty(rows)
     return uncertainty, RAN["rows"]
 
 
