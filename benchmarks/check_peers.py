@@ -47,6 +47,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import sklearn_quam
 
 from . import peer_detectors
+from .digests import COMPARED, stamp
 
 STRUCTURES = ("full", "kron", "diag")
 PRIOR_PRECISIONS = (0.01, 1.0, 100.0)
@@ -481,6 +482,7 @@ def main():
     versions = {package: version(package) for package in PACKAGES}
     results = [{**row._asdict(), "ok": row.ok} for row in rows]
     options.out.write_text(json.dumps({"versions": versions, "results": results}, indent=1))
+    stamp(options.out, COMPARED["peers"])
     n_failed = sum(not row.ok for row in rows)
     print(f"{len(rows) - n_failed} of {len(rows)} comparisons agree")
     return int(n_failed > 0)

@@ -17,6 +17,11 @@ ROOT = Path(__file__).parents[1]
 PINNED = ROOT / "tests" / "pinned_numbers.json"
 RESULTS = ROOT / "benchmarks" / "results"
 EARLIER = ROOT / "benchmarks" / "earlier.json"
+# Methods that scripts of ``make check-peers`` compare, by file.
+COMPARED = {
+    "peers": ("Laplace", "LaplaceRegressor", "HMC", "HMCRegressor", *DETECTORS),
+    "peers_on_mnist": ("Reference", "DeepEnsemble", "MCDropout", "Laplace", *DETECTORS),
+}
 # Digits of pinned numbers that count: another processor must not make results stale.
 N_DIGITS = 5
 
@@ -62,6 +67,13 @@ def digest(methods, settings):
         found += [arguments, {name: pinned()[name] for name in names if name in pinned()}]
     text = json.dumps(found, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def stamp(path, methods):
+    """Write into a stored result which version made it."""
+    content = json.loads(path.read_text())
+    content["digest"] = digest(methods, content.get("settings"))
+    path.write_text(json.dumps(content, indent=1))
 
 
 def earlier():

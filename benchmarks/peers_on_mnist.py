@@ -57,6 +57,7 @@ import sklearn_quam
 from sklearn_quam import ood
 
 from . import peer_packages
+from .digests import COMPARED, stamp
 from .paper.lenet import load_images, load_networks, load_training_data
 from .paper.runs import options, report, run
 from .peer_methods import (
@@ -333,6 +334,7 @@ def main():
     path = chosen.out / "peers_on_mnist.json"
     results = run(path, settings, tasks)
     report(path, [summary(name, result) for name, result in results.items()])
+    stamp(path, COMPARED["peers_on_mnist"])
     disagree = [name for name, result in results.items() if not result["agree"]]
     print(f"Disagree: {', '.join(disagree)}" if disagree else "All agree.")
     return int(bool(disagree))

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from . import digests
 from .detectors import DETECTORS
-from .digests import EARLIER, RESULTS, ROOT, digest
+from .digests import COMPARED, EARLIER, RESULTS, ROOT, digest, stamp
 from .scale import run
 from .scale.case import FIRST
 from .summary import FAMILIES
@@ -58,7 +58,7 @@ SCRIPTS = {
 def present():
     """Return what `digests.stale` compares with."""
     families = {name: family.digests() for name, family in FAMILIES.items()}
-    return families | {name: methods for name, (_, methods, _) in SCRIPTS.items()}
+    return families | COMPARED | {name: methods for name, (_, methods, _) in SCRIPTS.items()}
 
 
 def tasks(data, only):
@@ -92,9 +92,7 @@ def measure(name, data):
     start = time.perf_counter()
     subprocess.run([*command, *(["--data", str(data)] if takes_data else [])], cwd=ROOT, check=True)
     path = folder / f"{name}.json"
-    content = json.loads(path.read_text())
-    content["digest"] = digest(methods, content.get("settings"))
-    path.write_text(json.dumps(content, indent=1))
+    stamp(path, methods)
     for found in folder.glob(f"{name}*.*"):
         shutil.move(found, RESULTS / found.name)
     return time.perf_counter() - start
