@@ -159,14 +159,14 @@ def pairs():
         "energy": (detector(ood.EnergyDetector), peer_detector(peer.EnergyBased)),
         "largest logit": (detector(ood.MaxLogitDetector), peer_detector(peer.MaxLogit)),
         "Mahalanobis": (
-            detector(ood.MahalanobisDetector, shrinkage=0.0),
+            detector(ood.MahalanobisDetector, shrinkage=0.0, normalize=False),
             peer_detector(
                 lambda network: peer.Mahalanobis(Body(network)),
                 lambda scores, n_rows: 2 * n_rows * scores,
             ),
         ),
         "Mahalanobis, relative": (
-            detector(ood.MahalanobisDetector, shrinkage=0.0, relative=True),
+            detector(ood.MahalanobisDetector, shrinkage=0.0, normalize=False, relative=True),
             peer_detector(
                 lambda network: peer.RMD(Body(network)), lambda scores, n_rows: n_rows * scores
             ),

@@ -52,7 +52,7 @@ def apart(function, *arguments):
     for _ in range(2):
         process = spawn.Process(target=_alone, args=(function, *arguments))
         process.start()
-        process.join(150)
+        process.join(400)
         came_back = process.exitcode is not None
         # Its workers, and itself if it is still there.
         with contextlib.suppress(ProcessLookupError):
