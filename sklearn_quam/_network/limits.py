@@ -31,7 +31,7 @@ _PASSES_IN_MEMORY = 8
 # How many times as much a pass takes on an accelerator, which has no caches to stay in.
 _PASSES_OF_AN_ACCELERATOR = 32
 # Rows of one forward pass, so that its inputs take a few megabytes whatever their shape.
-_MAX_ROWS = 1024
+_MAX_ROWS = 512
 _MAX_ELEMENTS = 2**20
 
 
