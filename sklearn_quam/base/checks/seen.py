@@ -12,9 +12,10 @@ from ..._network.adapters import is_pretrained
 from ..._network.inputs.rows import StoredRows
 from ...exceptions import SeenRowsWarning, warn
 
-# Limits: samples with a digest, samples read at a time, numbers read for digests.
+# Limits: samples with a digest, samples read at a time, all digests, numbers read for digests.
 _MAX_ROWS = 10_000
 _ROWS_AT_ONCE = 1000
+_MAX_KEPT = 100_000
 _MAX_NUMBERS = 2**24
 # Last bits of a float32 that digests leave out: transformers may round differently.
 _ROUNDED_BITS = 12
@@ -59,7 +60,7 @@ class PassedRows:
     def note(self, inputs: StoredRows) -> None:
         """Keep digests of samples, unless many are equal: then new ones may be, too."""
         found, share = _digests(inputs)
-        if len(set(found)) >= _NEARLY_ALL * len(found):
+        if len(set(found)) >= _NEARLY_ALL * len(found) and len(self._digests) < _MAX_KEPT:
             self._digests.update(set(found) - self._held_out)
             self._share = min(self._share, share)
 
@@ -69,7 +70,8 @@ class PassedRows:
             return
         found, _ = _digests(inputs)
         if sum(one in self._digests for one in found) < _MOST * self._share * len(found):
-            self._held_out.update(set(found) - self._digests)
+            if len(self._held_out) < _MAX_KEPT:
+                self._held_out.update(set(found) - self._digests)
             return
         self._warned = True
         warn(
