@@ -177,7 +177,8 @@ def _contents(value: Any, above: tuple[int, ...]) -> Iterator[bytes]:
 
 def _lasts(name: str, value: Any) -> bool:
     """Return whether an attribute is not one that a process keeps for itself alone."""
-    return name != "memory" and not (name.startswith("_") and isinstance(value, _PLAIN))
+    is_address = name.startswith("_") and name.endswith("_id") and isinstance(value, int)
+    return name != "memory" and not is_address
 
 
 def _weights_of(module: nn.Module) -> dict[str, Tensor]:

@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.compose import TransformedTargetRegressor, make_column_transformer
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.impute import KNNImputer, SimpleImputer
@@ -29,6 +30,7 @@ from sklearn_quam import (
     ood,
 )
 from sklearn_quam._loading import METHODS as LOADED
+from sklearn_quam._network.stored import described
 from sklearn_quam.exceptions import UnreadableFileError
 
 from ..network.test_inputs import PARTS, VALUES, TwoInputs
@@ -312,3 +314,20 @@ def test_several_inputs_come_back(method, tmp_path):
     again = through_a_file(est, tmp_path, passed)
     assert_same(again.predict_uncertainty(rows), est.predict_uncertainty(rows))
     np.testing.assert_array_equal(again.predict(rows), est.predict(rows))
+
+
+class Scaled(TransformerMixin, BaseEstimator):
+    """Keeps what it learns in a private number."""
+
+    def fit(self, X, y=None):
+        self._scale = float(np.abs(X).max())
+        self.fitted_ = True
+        return self
+
+    def transform(self, X):
+        return X / self._scale
+
+
+def test_private_numbers_of_transformers_count():
+    found = {described(make_pipeline(Scaled().fit(np.array([[size]])))) for size in (1.0, 2.0)}
+    assert len(found) == 2
