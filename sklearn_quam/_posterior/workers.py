@@ -79,7 +79,8 @@ def results_of_workers(
         if "pickl" not in str(error).lower():
             raise
         # A worker that cannot read a task says why in the last line of its traceback.
-        reason = str(error.__cause__ or error).strip(' \n"').splitlines()[-1]
+        said = (str(error.__cause__ or "") or str(error)).strip(' \n"')
+        reason = said.rpartition("\n")[2]
         raise TypeError(
             f"The network cannot be sent to worker processes ({reason}). Define its class in an "
             "importable module and keep locks, files and generators out of it; or use n_jobs=1, or "
