@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -42,7 +43,7 @@ class Searches:
         """The target of each search."""
         return self.targets.flatten()
 
-    @property
+    @cached_property
     def original(self) -> Any:
         """The given network's prediction for the sample of each search."""
         return self.given.map(lambda part: part.repeat_interleave(self.n_targets, dim=0))
