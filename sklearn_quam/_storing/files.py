@@ -112,9 +112,9 @@ def place_beside(path: Path) -> Path:
     return path.with_name(f".{path.stem}.part")
 
 
-def write_file(path: Path, header: Any, arrays: Arrays) -> None:
+def write_file(path: Path, header: Any, arrays: Arrays, beside: Path | None = None) -> None:
     """Write a file beside its place, and move it there when it is complete."""
-    beside = place_beside(path)
+    beside = beside or place_beside(path)
     # Not emptied first: somebody else may be about to move it.
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0)
     if beside.is_symlink():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import uuid
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -92,7 +93,11 @@ class Saved:
                 "of a function as parameters= or metric=, a number as random_state=, a search of "
                 "this package, and labels that are texts or numbers."
             ) from error
-        write_file(Path(path), header, arrays)
+        beside = Path(path).with_name(f".{uuid.uuid4().hex}.part")
+        try:
+            write_file(Path(path), header, arrays, beside)
+        finally:
+            beside.unlink(missing_ok=True)
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()  # type: ignore[assignment]
@@ -137,6 +142,8 @@ def stored(estimator: Any) -> tuple[dict[str, Any], Arrays]:
     attributes = {name: getattr(estimator, name) for name in names}
     content = {"fitted": estimator._fitted, "arguments": arguments, "attributes": attributes}
     tree, arrays = write_as(_kind_of(cls, names), content, instead())
+    if undefined := _undefined(arrays):
+        raise TypeError(f"{undefined[0]} holds NaN.")
     header = {"format": FORMAT, "made_by": package_version(), "method": cls.__name__}
     return {**header, "device": str(estimator._fitted.device), "content": tree}, arrays
 
@@ -146,6 +153,8 @@ def restored(
 ) -> dict[str, Any]:
     """Return what `stored` has written for a class: what was fitted, arguments and attributes."""
     tree, device = header.get("content"), header.get("device")
+    if undefined := _undefined(arrays):
+        raise UnreadableFileError(f"{undefined[0]} holds NaN")
     attributes = tree.get("attributes") if isinstance(tree, dict) else None
     if not isinstance(attributes, dict) or not isinstance(device, str):
         raise UnreadableFileError("it was not written by save")
@@ -170,6 +179,12 @@ def _kind_of(cls: Any, attributes: Any) -> dict[str, Any]:
         "arguments": dict.fromkeys(arguments, Argument),
         "attributes": {name: ATTRIBUTES[name] for name in attributes},
     }
+
+
+def _undefined(arrays: Arrays) -> list[str]:
+    """Return the arrays that hold NaN, which only weights of a network may."""
+    checked = {name: a for name, a in arrays.items() if ".weights." not in name}
+    return [n for n, a in checked.items() if a.is_floating_point() and bool(a.isnan().any())]
 
 
 def _networks_of(state: dict[str, Any]) -> list[Any]:
